@@ -1,0 +1,2 @@
+//! vmferry
+fn main() {}
