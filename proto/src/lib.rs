@@ -1,1 +1,40 @@
-//! proto
+//! The vmferry wire protocol, version 1.
+//!
+//! Goals: one place that says what travels; parsers that bound everything before they allocate;
+//! session state that can be tested without sockets. Non-goals: I/O, time, buffers, encryption.
+//!
+//! # A job
+//!
+//! ```text
+//! sender                                      receiver
+//!   (remote shell's stdin)                      (its stdout)
+//!   noise-skipping magic, Hello, Bootstrap  →
+//!                                           ←  magic, Hello, BootstrapReply::Ready
+//!   control connection: Hello, join lane 0  ↔
+//!   Open                                    →
+//!                                           ←  Accept            (or Fail: nothing was changed)
+//!   lanes 1..N: Hello, join, then frames    →
+//!                                           ←  Ack … Ack         (written, durable; cumulative)
+//!   Finish{image, tree}                     →  flush, compare, rename
+//!                                           ←  Committed{image, tree}
+//!   Done                                    →
+//! ```
+//! Heartbeats run both ways on the control connection all the time; a peer silent for longer than
+//! the agreed time is dead. Either side may say why it ends (`Abort`, `Fail`): the first reason is
+//! the one that both ends print.
+//!
+//! Rooms: [`geometry`] fixed sizes, [`version`] hello, [`join`] proof of belonging, [`manifest`]
+//! what is moved, [`control`] messages, [`frame`] data header, [`extents`] maps and run sets,
+//! [`digest`] whole-image hashes, [`session`] both state machines (with their state table).
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod control;
+pub mod digest;
+pub mod extents;
+pub mod frame;
+pub mod geometry;
+pub mod join;
+pub mod manifest;
+pub mod session;
+pub mod version;

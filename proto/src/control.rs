@@ -1,0 +1,354 @@
+//! Messages of the control connection and of the bootstrap over a remote shell.
+//!
+//! Framing: length (`u32`, little endian), then the postcard form of one message. The first byte
+//! is the message's kind, and each kind has its own limit, checked before anything is allocated.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::digest::hex;
+use crate::manifest::ImageEntry;
+
+/// A session, made by the receiver.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct SessionId(pub [u8; 16]);
+
+impl std::fmt::Display for SessionId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&hex(&self.0[..4]))
+    }
+}
+
+/// One connection of a session; 0 is control, data lanes count from 1 and are never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct LaneId(pub u32);
+
+/// The control connection's id.
+pub const CONTROL: LaneId = LaneId(0);
+/// Most data lanes in one session.
+pub const LANES_MAX: u32 = 256;
+
+/// Ends a job: the exit code that both ends give, and one sentence.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, Error)]
+#[error("{reason}")]
+pub struct Failure {
+    /// Process exit code (see the command's documentation).
+    pub exit: u8,
+    /// One sentence: the thing, the cause, the next step.
+    pub reason: String,
+}
+
+impl Failure {
+    /// A failure with this exit code and sentence.
+    pub fn new(exit: u8, reason: impl Into<String>) -> Failure {
+        Failure { exit, reason: reason.into() }
+    }
+}
+
+/// What the sender asks of the process that the remote shell started.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Bootstrap {
+    /// SHA-256 of the sender's one-time public key.
+    pub fingerprint: [u8; 32],
+    /// The session secret.
+    pub secret: [u8; 32],
+    /// Ports to listen on, inclusive; `None`: any free one.
+    pub ports: Option<(u16, u16)>,
+    /// I/O engine for this end: "auto", "uring", "sync".
+    pub engine: String,
+    /// `false`: never open with O_DIRECT.
+    pub direct: bool,
+    /// Memory for buffers, bytes; 0: default.
+    pub memory: u64,
+    /// A peer silent for so long is dead, milliseconds.
+    pub dead_after_ms: u32,
+}
+
+/// The receiver's answer on its stdout.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum BootstrapReply {
+    /// Listening.
+    Ready {
+        /// SHA-256 of the receiver's one-time public key.
+        fingerprint: [u8; 32],
+        /// The session to join.
+        session: SessionId,
+        /// The port of every connection.
+        port: u16,
+        /// Addresses under which it may be reached, best first.
+        addresses: Vec<String>,
+    },
+    /// Not possible.
+    Fail(Failure),
+}
+
+/// What the sender says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ToReceiver {
+    /// Opens the job.
+    Open(Open),
+    /// All of this image was acknowledged as written; here is its tree digest.
+    Finish {
+        /// Index into the manifest.
+        image: u32,
+        /// Tree digest of what was read.
+        tree: [u8; 32],
+    },
+    /// Every image is committed: end.
+    Done,
+    /// The sender gives up.
+    Abort(Failure),
+    /// Still here.
+    Heartbeat,
+}
+
+/// A job.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Open {
+    /// The job's name across attempts.
+    pub job: [u8; 16],
+    /// Attempt, from 1.
+    pub epoch: u32,
+    /// Chunk size, bytes.
+    pub chunk: u32,
+    /// Data lanes that will join.
+    pub lanes: u32,
+    /// Destination as typed by the user; a folder when `images` has several.
+    pub path: String,
+    /// Replace existing destinations.
+    pub force: bool,
+    /// Check everything, change nothing.
+    pub dry_run: bool,
+    /// Data written between two flushes, bytes.
+    pub sync_window: u64,
+    /// What is moved.
+    pub images: Vec<ImageEntry>,
+}
+
+/// What the receiver says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ToSender {
+    /// The job may start.
+    Accept(Accept),
+    /// Progress of the lanes that moved since the last one.
+    Ack {
+        /// Cumulative marks.
+        lanes: Vec<LaneAck>,
+    },
+    /// A lane has ended and all its writes have drained: what is above the marks is lost.
+    LaneClosed(LaneAck),
+    /// Where the receiver's time went so far.
+    Stages(ReceiverStages),
+    /// The image is in place under its final name.
+    Committed {
+        /// Index into the manifest.
+        image: u32,
+        /// Tree digest of what arrived.
+        tree: [u8; 32],
+        /// Where it lies.
+        path: String,
+        /// Things the user should know, a sentence each.
+        notices: Vec<String>,
+    },
+    /// The receiver gives up.
+    Fail(Failure),
+    /// Still here, also during a long flush.
+    Heartbeat,
+}
+
+/// The receiver's answer to [`Open`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Accept {
+    /// Engine in use: "uring" or "sync".
+    pub engine: String,
+    /// Things the user should know, a sentence each.
+    pub notices: Vec<String>,
+    /// Per image: ranges of granules that are durable from an earlier attempt, (start, count).
+    pub resume: Vec<Vec<(u64, u64)>>,
+}
+
+/// How far one lane has come. Both marks are cumulative: counts of frames from sequence 0 on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LaneAck {
+    /// Which lane.
+    pub lane: LaneId,
+    /// Frames verified and written.
+    pub written: u64,
+    /// Frames that a power cut cannot take back.
+    pub durable: u64,
+}
+
+/// Nanoseconds that the receiver's stages spent, summed over lanes, and bytes written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ReceiverStages {
+    /// Lanes waiting for bytes from the network.
+    pub receive_wait_ns: u64,
+    /// Lanes waiting for a free buffer, that is for the disk.
+    pub buffer_wait_ns: u64,
+    /// Verifying.
+    pub hash_ns: u64,
+    /// Writes, from submission to completion.
+    pub write_ns: u64,
+    /// Flushes.
+    pub flush_ns: u64,
+    /// Payload bytes received.
+    pub received_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+}
+
+/// Why bytes are not a control message.
+#[derive(Debug, Error)]
+pub enum ControlError {
+    /// Longer than its kind may be.
+    #[error("control message of {len} bytes where {limit} are allowed")]
+    TooLong {
+        /// Claimed length.
+        len: u32,
+        /// The kind's limit.
+        limit: u32,
+    },
+    /// Not the form of a message.
+    #[error("control message that cannot be read")]
+    Malformed,
+}
+
+/// A family of messages with a size limit per kind.
+pub trait Message: Serialize + DeserializeOwned {
+    /// Longest postcard form, bytes, of the message whose first byte is `kind`.
+    fn limit(kind: u8) -> u32;
+}
+
+const SMALL: u32 = 16 << 10;
+/// 1024 entries with names and a few attributes; an ACL or two do not reach it.
+const MANIFEST: u32 = 4 << 20;
+
+impl Message for Bootstrap {
+    fn limit(_: u8) -> u32 {
+        SMALL
+    }
+}
+
+impl Message for BootstrapReply {
+    fn limit(_: u8) -> u32 {
+        SMALL
+    }
+}
+
+impl Message for ToReceiver {
+    fn limit(kind: u8) -> u32 {
+        if kind == 0 { MANIFEST } else { SMALL }
+    }
+}
+
+impl Message for ToSender {
+    fn limit(kind: u8) -> u32 {
+        match kind {
+            0 => MANIFEST,
+            // Acks: LANES_MAX lanes of at most 25 bytes.
+            1 => 8 << 10,
+            _ => SMALL,
+        }
+    }
+}
+
+/// Length of the head that [`payload_len`] needs: the frame's length and the first payload byte.
+pub const HEAD_LEN: usize = 5;
+
+/// Encodes one message with its frame.
+///
+/// # Errors
+/// [`ControlError::TooLong`] when our own message exceeds its limit.
+pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, ControlError> {
+    let body = postcard::to_stdvec(message).map_err(|_| ControlError::Malformed)?;
+    let len = u32::try_from(body.len()).map_err(|_| ControlError::Malformed)?;
+    let limit = M::limit(body.first().copied().unwrap_or(0));
+    if len > limit {
+        return Err(ControlError::TooLong { len, limit });
+    }
+    let mut out = Vec::with_capacity(body.len() + 4);
+    out.extend_from_slice(&len.to_le_bytes());
+    out.extend_from_slice(&body);
+    Ok(out)
+}
+
+/// From the first five bytes of a frame: how many payload bytes it has (the fifth byte included).
+///
+/// # Errors
+/// When the length is 0 or over the kind's limit.
+pub fn payload_len<M: Message>(head: &[u8; HEAD_LEN]) -> Result<usize, ControlError> {
+    let [a, b, c, d, kind] = *head;
+    let (len, limit) = (u32::from_le_bytes([a, b, c, d]), M::limit(kind));
+    match len {
+        0 => Err(ControlError::Malformed),
+        _ if len > limit => Err(ControlError::TooLong { len, limit }),
+        _ => Ok(len as usize),
+    }
+}
+
+/// Decodes a whole payload; bytes left over are an error.
+///
+/// # Errors
+/// [`ControlError::Malformed`]
+pub fn decode<M: Message>(payload: &[u8]) -> Result<M, ControlError> {
+    match postcard::take_from_bytes(payload) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(ControlError::Malformed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn round_trip<M: Message + PartialEq + std::fmt::Debug>(m: M) -> Vec<u8> {
+        let bytes = encode(&m).expect("fits");
+        let head: [u8; HEAD_LEN] = bytes[..HEAD_LEN].try_into().expect("at least one byte");
+        assert_eq!(payload_len::<M>(&head).expect("fits"), bytes.len() - 4);
+        assert_eq!(decode::<M>(&bytes[4..]).expect("reads"), m);
+        bytes
+    }
+
+    /// Golden: the wire form of version 1, so that a reordered enum is noticed.
+    #[test]
+    fn golden_messages() {
+        let ack = LaneAck { lane: LaneId(2), written: 300, durable: 1 };
+        let got = [
+            hex(&round_trip(ToSender::Ack { lanes: vec![ack] })),
+            hex(&round_trip(ToSender::LaneClosed(ack))),
+            hex(&round_trip(ToSender::Fail(Failure::new(3, "no")))),
+            hex(&round_trip(ToSender::Heartbeat)),
+            hex(&round_trip(ToReceiver::Finish { image: 1, tree: [7; 32] })),
+            hex(&round_trip(ToReceiver::Done)),
+            hex(&round_trip(ToReceiver::Heartbeat)),
+        ];
+        assert_eq!(got.join("\n"), include_str!("../tests/golden/control.hex").trim());
+    }
+
+    #[test]
+    fn full_ack_fits_its_limit() {
+        let lane = |i| LaneAck { lane: LaneId(i), written: u64::MAX, durable: u64::MAX };
+        round_trip(ToSender::Ack { lanes: (0..LANES_MAX).map(lane).collect() });
+    }
+
+    #[test]
+    fn lengths_are_bounded_before_allocation() {
+        assert!(payload_len::<ToSender>(&[0xff, 0xff, 0xff, 0xff, 1]).is_err());
+        assert!(payload_len::<ToReceiver>(&[1, 0, 0x40, 0, 0]).is_err());
+        assert!(payload_len::<ToReceiver>(&[0, 0, 0, 0, 0]).is_err());
+        let long = ToReceiver::Abort(Failure::new(1, "x".repeat(20_000)));
+        assert!(encode(&long).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_fail(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode::<ToReceiver>(&bytes);
+            let _ = decode::<ToSender>(&bytes);
+            let _ = decode::<Bootstrap>(&bytes);
+            let _ = decode::<BootstrapReply>(&bytes);
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! The two whole-image digests, built from leaf hashes that arrive in any order.
+//!
+//! - **tree**, always: BLAKE3 over a 24-byte head (`"vmftree\x01"`, image size, granule; little
+//!   endian) and the canonical maximal runs of granules, each closed by its kind and length: a
+//!   data run is its granules' chaining values, then `1` and the count (`u64`); a run of granules
+//!   that read as zero is `0` and the count. Written zeros and holes encode alike, and the cost
+//!   grows with the data, not with the size. (The close comes last so that runs can be hashed
+//!   while they grow; parsed from the end the text is unambiguous.)
+//! - **b3**: what `b3sum IMAGE` prints, by merging the chaining values up BLAKE3's own tree
+//!   (section 2.4 of the BLAKE3 paper; the crate's `hazmat`). Zeros must be hashed for it, since
+//!   a chaining value depends on the offset, so it has a limit.
+//!
+//! Non-goal: keeping hash lists. Leaves are folded in order as the front grows; memory is what
+//! has arrived out of order.
+
+use std::collections::BTreeMap;
+
+use blake3::Hasher;
+use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+
+use crate::extents::BlockMap;
+use crate::geometry::{BLOCK, ChunkSize, GRANULE};
+
+/// A BLAKE3 chaining value: the hash of one subtree, not yet of a whole input.
+pub type Cv = [u8; 32];
+
+/// Zeros hashed for `b3` before it is given up unless asked for, bytes: about 10 s of one core.
+pub const B3_ZERO_LIMIT: u64 = 64 << 30;
+
+static ZEROS: [u8; GRANULE as usize] = [0; GRANULE as usize];
+
+/// The hash of one leaf that starts at `offset` of an image of `size` bytes.
+///
+/// An image of a single leaf has no tree above it: its leaf is the finished BLAKE3 hash.
+pub fn leaf_hash(offset: u64, leaf: &[u8], size: u64) -> Cv {
+    if offset == 0 && leaf.len() as u64 == size {
+        return *blake3::hash(leaf).as_bytes();
+    }
+    Hasher::new().set_input_offset(offset).update(leaf).finalize_non_root()
+}
+
+/// The hashes of one chunk's leaves, in order; of leaves without data in `map` all zero.
+///
+/// `bytes` is the chunk's part of an image of `size` bytes, everything outside `map` zeroed.
+pub fn chunk_leaves(size: u64, chunk: ChunkSize, index: u64, map: &BlockMap, bytes: &[u8]) -> Vec<Cv> {
+    let leaf = chunk.leaf() as usize;
+    let blocks = leaf / BLOCK as usize;
+    let start = index * u64::from(chunk.bytes());
+    let mut leaves = vec![[0; 32]; chunk.leaves()];
+    for (i, (slot, part)) in leaves.iter_mut().zip(bytes.chunks(leaf)).enumerate() {
+        if map.any(i * blocks..(i + 1) * blocks) {
+            *slot = leaf_hash(start + (i * leaf) as u64, part, size);
+        }
+    }
+    leaves
+}
+
+fn zero_leaf(offset: u64, len: u64, size: u64) -> Cv {
+    // A leaf is at most a granule.
+    leaf_hash(offset, &ZEROS[..len as usize], size)
+}
+
+/// Merges the hashes of neighbours, left to right, as BLAKE3's tree does: the left side is the
+/// largest power of two that leaves something for the right.
+fn merge(parts: &[Cv], root: bool) -> Cv {
+    let [only] = parts else {
+        let left = parts.len().next_power_of_two() / 2;
+        let (l, r) = (merge(&parts[..left], false), merge(&parts[left..], false));
+        return join(&l, &r, root);
+    };
+    *only
+}
+
+fn join(left: &Cv, right: &Cv, root: bool) -> Cv {
+    if root {
+        *merge_subtrees_root(left, right, Mode::Hash).as_bytes()
+    } else {
+        merge_subtrees_non_root(left, right, Mode::Hash)
+    }
+}
+
+/// Both digests of one image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Digests {
+    /// The tree digest.
+    pub tree: [u8; 32],
+    /// What `b3sum` prints; `None` when more zeros than the limit would have to be hashed.
+    pub b3: Option<[u8; 32]>,
+}
+
+/// Lower-case hex, as `b3sum` prints it.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Leaves {
+    Data(Cv),
+    Zero(u64),
+}
+
+/// Collects the leaves of one image, in any order, into its [`Digests`].
+#[derive(Debug)]
+pub struct ImageDigest {
+    size: u64,
+    leaf: u64,
+    total: u64,
+    next: u64,
+    ahead: BTreeMap<u64, Leaves>,
+    granule: Vec<Option<Cv>>,
+    granules: u64,
+    tree: Tree,
+    b3: Option<B3>,
+}
+
+impl ImageDigest {
+    /// For an image of `size` bytes sent in chunks of `chunk`. `b3_zero_limit` bounds the zeros
+    /// (bytes) hashed for the `b3` digest; 0 asks for the tree digest alone.
+    pub fn new(size: u64, chunk: ChunkSize, b3_zero_limit: u64) -> ImageDigest {
+        let leaf = u64::from(chunk.leaf());
+        ImageDigest {
+            size,
+            leaf,
+            total: size.div_ceil(leaf),
+            next: 0,
+            ahead: BTreeMap::new(),
+            granule: Vec::new(),
+            granules: 0,
+            tree: Tree::new(size),
+            b3: (b3_zero_limit > 0).then(|| B3 { zero_left: b3_zero_limit, ..B3::default() }),
+        }
+    }
+
+    /// Leaf `index` holds data with this hash. A leaf told twice keeps its first hash.
+    pub fn data(&mut self, index: u64, cv: Cv) {
+        self.add(index, Leaves::Data(cv));
+    }
+
+    /// Leaves `index..index + count` read as zero.
+    pub fn zeros(&mut self, index: u64, count: u64) {
+        if count > 0 {
+            self.add(index, Leaves::Zero(count));
+        }
+    }
+
+    fn add(&mut self, index: u64, leaves: Leaves) {
+        if index < self.next {
+            return;
+        }
+        self.ahead.entry(index).or_insert(leaves);
+        while let Some(leaves) = self.ahead.remove(&self.next) {
+            self.fold(leaves);
+        }
+    }
+
+    fn fold(&mut self, leaves: Leaves) {
+        let per_granule = u64::from(GRANULE) / self.leaf;
+        let mut left = match leaves {
+            Leaves::Data(cv) => return self.fold_leaf(Some(cv)),
+            Leaves::Zero(count) => count.min(self.total - self.next),
+        };
+        while left > 0 {
+            let whole = left / per_granule;
+            if self.granule.is_empty() && whole > 0 {
+                self.tree.zeros(whole);
+                self.b3_zeros(whole);
+                self.granules += whole;
+                self.next += whole * per_granule;
+                left -= whole * per_granule;
+            } else {
+                self.fold_leaf(None);
+                left -= 1;
+            }
+        }
+    }
+
+    fn fold_leaf(&mut self, leaf: Option<Cv>) {
+        self.granule.push(leaf);
+        self.next += 1;
+        if self.granule.len() as u64 * self.leaf < u64::from(GRANULE) && self.next < self.total {
+            return;
+        }
+        let leaves = std::mem::take(&mut self.granule);
+        if leaves.iter().all(Option::is_none) {
+            self.tree.zeros(1);
+            self.b3_zeros(1);
+        } else {
+            let first = self.next - leaves.len() as u64;
+            let cvs: Vec<Cv> = (first..)
+                .zip(&leaves)
+                .map(|(i, leaf)| leaf.unwrap_or_else(|| self.zero_leaf_at(i)))
+                .collect();
+            let cv = merge(&cvs, self.size <= u64::from(GRANULE));
+            self.tree.data(&cv);
+            if let Some(b3) = &mut self.b3 {
+                b3.push(cv);
+            }
+        }
+        self.granules += 1;
+    }
+
+    fn zero_leaf_at(&self, index: u64) -> Cv {
+        let offset = index * self.leaf;
+        zero_leaf(offset, self.leaf.min(self.size - offset), self.size)
+    }
+
+    fn b3_zeros(&mut self, granules: u64) {
+        let Some(b3) = &mut self.b3 else { return };
+        let granule = u64::from(GRANULE);
+        if granules.saturating_mul(granule) > b3.zero_left {
+            self.b3 = None;
+            return;
+        }
+        b3.zero_left -= granules * granule;
+        for index in self.granules..self.granules + granules {
+            let offset = index * granule;
+            // One granule is one subtree whatever the leaf, so it is hashed whole.
+            b3.push(zero_leaf(offset, granule.min(self.size - offset), self.size));
+        }
+    }
+
+    /// The digests, once every leaf was told; `None` while some are missing.
+    pub fn finish(mut self) -> Option<Digests> {
+        if self.next != self.total {
+            return None;
+        }
+        self.tree.close();
+        Some(Digests { tree: *self.tree.hasher.finalize().as_bytes(), b3: self.b3.map(B3::finish) })
+    }
+}
+
+/// Streams the canonical runs into one hasher.
+#[derive(Debug)]
+struct Tree {
+    hasher: Hasher,
+    data: bool,
+    run: u64,
+}
+
+impl Tree {
+    fn new(size: u64) -> Tree {
+        let mut hasher = Hasher::new();
+        hasher.update(b"vmftree\x01");
+        hasher.update(&size.to_le_bytes());
+        hasher.update(&u64::from(GRANULE).to_le_bytes());
+        Tree { hasher, data: false, run: 0 }
+    }
+
+    fn data(&mut self, cv: &Cv) {
+        self.grow(true, 1);
+        self.hasher.update(cv);
+    }
+
+    fn zeros(&mut self, count: u64) {
+        self.grow(false, count);
+    }
+
+    fn grow(&mut self, data: bool, count: u64) {
+        if self.data != data {
+            self.close();
+            self.data = data;
+        }
+        self.run += count;
+    }
+
+    fn close(&mut self) {
+        if self.run > 0 {
+            self.hasher.update(&[u8::from(self.data)]);
+            self.hasher.update(&self.run.to_le_bytes());
+            self.run = 0;
+        }
+    }
+}
+
+/// BLAKE3's binary counter of subtrees, over granules.
+#[derive(Debug, Default)]
+struct B3 {
+    stack: Vec<Cv>,
+    count: u64,
+    zero_left: u64,
+}
+
+impl B3 {
+    fn push(&mut self, cv: Cv) {
+        // Merging waits for the next granule: until then the last merge might be the root's.
+        while self.stack.len() > self.count.count_ones() as usize {
+            self.merge_top(false);
+        }
+        self.stack.push(cv);
+        self.count += 1;
+    }
+
+    fn merge_top(&mut self, root: bool) {
+        if let (Some(right), Some(left)) = (self.stack.pop(), self.stack.pop()) {
+            self.stack.push(join(&left, &right, root));
+        }
+    }
+
+    fn finish(mut self) -> [u8; 32] {
+        while self.stack.len() > 1 {
+            self.merge_top(self.stack.len() == 2);
+        }
+        self.stack.pop().unwrap_or_else(|| *blake3::hash(&[]).as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const G: usize = GRANULE as usize;
+
+    fn noise(len: usize, seed: u64) -> Vec<u8> {
+        let mut out = vec![0; len];
+        let mut reader = Hasher::new().update(&seed.to_le_bytes()).finalize_xof();
+        reader.fill(&mut out);
+        out
+    }
+
+    /// Folds `bytes` leaf by leaf in the order that `order` gives.
+    fn digest(bytes: &[u8], chunk: ChunkSize, order: impl Fn(&mut Vec<u64>)) -> Digests {
+        let size = bytes.len() as u64;
+        let mut d = ImageDigest::new(size, chunk, u64::MAX);
+        let leaf = u64::from(chunk.leaf());
+        let mut indices: Vec<u64> = (0..size.div_ceil(leaf)).collect();
+        order(&mut indices);
+        for i in indices {
+            let part = &bytes[(i * leaf) as usize..((i + 1) * leaf).min(size) as usize];
+            if part.iter().all(|b| *b == 0) {
+                d.zeros(i, 1);
+            } else {
+                d.data(i, leaf_hash(i * leaf, part, size));
+            }
+        }
+        d.finish().expect("every leaf was told")
+    }
+
+    #[test]
+    fn b3_is_blake3_for_every_shape_of_tree() {
+        for size in
+            [0, 1, 511, 1024, 65535, 65536, 65537, G - 1, G, G + 1, 2 * G, 3 * G + 5, 7 * G, 9 * G + 77]
+        {
+            let bytes = noise(size, size as u64);
+            for chunk in ["64K", "256K", "1M", "4M"] {
+                let d = digest(&bytes, chunk.parse().expect("valid"), |v| v.reverse());
+                assert_eq!(d.b3, Some(*blake3::hash(&bytes).as_bytes()), "{size} bytes in {chunk}");
+            }
+        }
+    }
+
+    #[test]
+    fn digests_do_not_depend_on_chunk_or_order() {
+        let mut bytes = noise(5 * G + 123, 1);
+        bytes[G..2 * G].fill(0);
+        bytes[3 * G + 70_000..3 * G + 400_000].fill(0);
+        let want = digest(&bytes, ChunkSize::DEFAULT, |_| ());
+        assert_eq!(want.b3, Some(*blake3::hash(&bytes).as_bytes()));
+        for chunk in ["64K", "128K", "512K", "2M"] {
+            let chunk: ChunkSize = chunk.parse().expect("valid");
+            assert_eq!(digest(&bytes, chunk, |_| ()), want);
+            assert_eq!(digest(&bytes, chunk, |v| v.sort_by_key(|i| i.wrapping_mul(0x9E37_79B9) % 97)), want);
+        }
+    }
+
+    #[test]
+    fn holes_cost_nothing_and_b3_is_given_up_past_its_limit() {
+        let size = 1u64 << 50;
+        let mut d = ImageDigest::new(size, ChunkSize::DEFAULT, B3_ZERO_LIMIT);
+        d.zeros(1, (size >> 20) - 1);
+        d.data(0, leaf_hash(0, &noise(G, 3), size));
+        let d = d.finish().expect("complete");
+        assert_eq!(d.b3, None);
+        assert_eq!(hex(&d.tree).len(), 64);
+    }
+
+    #[test]
+    fn incomplete_has_no_digest() {
+        let mut d = ImageDigest::new(3 * GRANULE as u64, ChunkSize::DEFAULT, 0);
+        d.zeros(0, 1);
+        d.zeros(2, 1);
+        assert_eq!(d.finish(), None);
+    }
+
+    /// Golden: fixed for wire version 1; a change here is a new version of the digest.
+    #[test]
+    fn golden_tree() {
+        let mut bytes = vec![0u8; 4 * G + 9];
+        bytes[G..G + 4].copy_from_slice(b"data");
+        let d = digest(&bytes, ChunkSize::DEFAULT, |_| ());
+        assert_eq!(hex(&d.tree), include_str!("../tests/golden/tree.hex").trim());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn one_flipped_bit_changes_both(at in 0usize..3 * G + 50, bit in 0u8..8) {
+            let mut bytes = noise(3 * G + 50, 9);
+            bytes[G..2 * G].fill(0);
+            let before = digest(&bytes, ChunkSize::DEFAULT, |_| ());
+            bytes[at] ^= 1 << bit;
+            let after = digest(&bytes, ChunkSize::DEFAULT, |_| ());
+            prop_assert_ne!(before.tree, after.tree);
+            prop_assert_ne!(before.b3, after.b3);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What a job moves: one entry per image.
+
+use serde::{Deserialize, Serialize};
+
+use crate::geometry::IMAGE_MAX;
+
+/// Images in one job at most.
+pub const IMAGES_MAX: usize = 1024;
+/// Extended attributes of one image at most, bytes of names and values together (the kernel's
+/// XATTR_SIZE_MAX, xattr(7)).
+pub const XATTRS_MAX: usize = 64 << 10;
+
+/// One image as the sender found it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ImageEntry {
+    /// File name without folder.
+    pub name: String,
+    /// Size, bytes.
+    pub size: u64,
+    /// Bytes allocated at the source: what a sparse copy needs at most.
+    pub allocated: u64,
+    /// Permission bits (07777).
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// `user.*` and POSIX ACL attributes.
+    pub xattrs: Vec<(String, Vec<u8>)>,
+    /// What tells this source from another one, or from itself after a change.
+    pub identity: SourceIdentity,
+}
+
+/// Tells whether a source is still the one that an earlier attempt read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SourceIdentity {
+    /// Device number.
+    pub dev: u64,
+    /// Inode number.
+    pub ino: u64,
+    /// Modification time, nanoseconds since the epoch.
+    pub mtime_ns: i64,
+    /// Change time, nanoseconds since the epoch.
+    pub ctime_ns: i64,
+}
+
+/// Checks a manifest that a peer sent.
+///
+/// # Errors
+/// A sentence that names the entry.
+pub fn check(images: &[ImageEntry]) -> Result<(), String> {
+    if images.is_empty() || images.len() > IMAGES_MAX {
+        return Err(format!("a job has 1 to {IMAGES_MAX} images, not {}", images.len()));
+    }
+    for (i, image) in images.iter().enumerate() {
+        check_name(&image.name)?;
+        if image.size > IMAGE_MAX {
+            return Err(format!("image '{}' claims an impossible size", image.name));
+        }
+        let attrs: usize = image.xattrs.iter().map(|(n, v)| n.len() + v.len()).sum();
+        let known = |n: &str| n.starts_with("user.") || n.starts_with("system.posix_acl_");
+        if attrs > XATTRS_MAX || !image.xattrs.iter().all(|(n, _)| known(n)) {
+            return Err(format!("image '{}' has extended attributes that are not carried", image.name));
+        }
+        if images[..i].iter().any(|other| other.name == image.name) {
+            return Err(format!("two images are named '{}': send them in two jobs", image.name));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a name is one plain path component.
+///
+/// # Errors
+/// A sentence that shows the name, its control characters escaped.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let plain = !name.is_empty()
+        && name.len() <= 240 // room for the part file's suffix below NAME_MAX = 255
+        && name != "."
+        && name != ".."
+        && !name.contains(|c: char| c == '/' || c.is_control());
+    if plain { Ok(()) } else { Err(format!("{name:?} cannot be the name of an image")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str) -> ImageEntry {
+        ImageEntry {
+            name: name.into(),
+            size: 1,
+            allocated: 4096,
+            mode: 0o600,
+            uid: 0,
+            gid: 0,
+            xattrs: vec![],
+            identity: SourceIdentity { dev: 1, ino: 2, mtime_ns: 3, ctime_ns: 4 },
+        }
+    }
+
+    #[test]
+    fn names_stay_inside_the_folder() {
+        let long = "x".repeat(241);
+        for bad in ["", ".", "..", "/etc/passwd", "../x", "a/b", "a\0b", "a\nb", "\x1b[2J", &long] {
+            assert!(check(&[entry(bad)]).is_err(), "{bad:?}");
+        }
+        for good in ["vm.qcow2", "..hidden", "a b", "disque-é.img", "-rf"] {
+            assert!(check(&[entry(good)]).is_ok(), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn hostile_manifests_are_refused() {
+        assert!(check(&[]).is_err());
+        assert!(check(&[entry("a"), entry("a")]).is_err());
+        let huge = ImageEntry { size: u64::MAX, ..entry("a") };
+        assert!(check(&[huge]).is_err());
+        let label = ImageEntry { xattrs: vec![("security.selinux".into(), vec![1])], ..entry("a") };
+        assert!(check(&[label]).is_err());
+        let fat = ImageEntry { xattrs: vec![("user.x".into(), vec![0; XATTRS_MAX])], ..entry("a") };
+        assert!(check(&[fat]).is_err());
+    }
+}

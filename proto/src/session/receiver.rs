@@ -1,0 +1,229 @@
+//! The receiver's side: which frame may be written, what is complete, what is durable.
+
+use std::collections::BTreeMap;
+
+use super::{Unit, Violation};
+use crate::control::{LaneAck, LaneId};
+use crate::digest::ImageDigest;
+use crate::extents::RunSet;
+use crate::frame::{Body, Header};
+use crate::geometry::{BLOCK, ChunkSize};
+
+/// What to do with a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Disposition {
+    /// This lane writes it; report [`ReceiverSession::written`] afterwards.
+    Write(Unit),
+    /// Late or a duplicate: read the payload and drop it.
+    Drop,
+    /// The lane ends.
+    End,
+}
+
+/// Which frames a flush will make durable; taken before the flush begins.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Flush {
+    marks: Vec<(LaneId, u64)>,
+    /// Images that had writes since their last flush.
+    pub images: Vec<u32>,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    next: u64,
+    in_flight: BTreeMap<u64, Unit>,
+    done: RunSet,
+    durable: u64,
+    closed: bool,
+    told: (u64, u64),
+}
+
+impl Lane {
+    fn ack(&self, lane: LaneId) -> LaneAck {
+        LaneAck { lane, written: self.done.first_gap(), durable: self.durable }
+    }
+}
+
+#[derive(Debug)]
+struct Image {
+    size: u64,
+    chunks: u64,
+    written: RunSet,
+    digest: Option<ImageDigest>,
+    dirty: bool,
+}
+
+/// The receiver's state of one session.
+#[derive(Debug)]
+pub struct ReceiverSession {
+    epoch: u32,
+    chunk: ChunkSize,
+    lanes: BTreeMap<LaneId, Lane>,
+    images: Vec<Image>,
+}
+
+impl ReceiverSession {
+    /// A session for images of these sizes (bytes).
+    pub fn new(epoch: u32, chunk: ChunkSize, sizes: &[u64]) -> ReceiverSession {
+        let image = |size: &u64| Image {
+            size: *size,
+            chunks: chunk.count(*size),
+            written: RunSet::new(),
+            digest: Some(ImageDigest::new(*size, chunk, 0)),
+            dirty: false,
+        };
+        ReceiverSession { epoch, chunk, lanes: BTreeMap::new(), images: sizes.iter().map(image).collect() }
+    }
+
+    /// A data lane joins.
+    ///
+    /// # Errors
+    /// [`Violation::UnknownLane`] when the id was used before or is the control connection's.
+    pub fn open_lane(&mut self, id: LaneId) -> Result<(), Violation> {
+        if id.0 == 0 || self.lanes.contains_key(&id) {
+            return Err(Violation::UnknownLane(id));
+        }
+        self.lanes.insert(id, Lane::default());
+        Ok(())
+    }
+
+    /// Judges a frame by its header.
+    ///
+    /// # Errors
+    /// [`Violation`] when it breaks the protocol.
+    pub fn frame(&mut self, id: LaneId, header: &Header) -> Result<Disposition, Violation> {
+        let busy = |lanes: &BTreeMap<LaneId, Lane>, unit: &Unit| {
+            let chunks = unit.chunks();
+            lanes.values().flat_map(|l| l.in_flight.values()).any(|other| {
+                other.image == unit.image
+                    && other.chunks().start < chunks.end
+                    && chunks.start < other.chunks().end
+            })
+        };
+        let lane = self.lanes.get_mut(&id).filter(|l| !l.closed).ok_or(Violation::UnknownLane(id))?;
+        if header.seq != lane.next {
+            return Err(Violation::Sequence { lane: id, got: header.seq, want: lane.next });
+        }
+        lane.next += 1;
+        if header.body == Body::End {
+            return Ok(Disposition::End);
+        }
+        let outside = Violation::OutsideImage { image: header.image };
+        let image = self.images.get(header.image as usize).ok_or(outside.clone())?;
+        let unit = fitting(header, image, self.chunk).ok_or(outside)?;
+        let stale = header.epoch != self.epoch;
+        if stale || image.written.intersects(&unit.chunks()) || busy(&self.lanes, &unit) {
+            self.done(id, header.seq);
+            return Ok(Disposition::Drop);
+        }
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            lane.in_flight.insert(header.seq, unit);
+        }
+        Ok(Disposition::Write(unit))
+    }
+
+    /// A frame that was to be written is verified and written.
+    pub fn written(&mut self, id: LaneId, header: &Header) {
+        let Some(unit) = self.lanes.get_mut(&id).and_then(|l| l.in_flight.remove(&header.seq)) else {
+            return;
+        };
+        self.done(id, header.seq);
+        let Some(image) = self.images.get_mut(unit.image as usize) else { return };
+        image.written.insert_new(unit.chunks());
+        image.dirty |= unit.bytes > 0;
+        let Some(digest) = &mut image.digest else { return };
+        let per_chunk = self.chunk.leaves() as u64;
+        let first = unit.chunk * per_chunk;
+        match &header.body {
+            Body::Data { map, leaves, .. } => {
+                let blocks = (self.chunk.leaf() / BLOCK) as usize;
+                for (i, (at, cv)) in (first..).zip(leaves).enumerate() {
+                    if map.any(i * blocks..(i + 1) * blocks) {
+                        digest.data(at, *cv);
+                    } else {
+                        digest.zeros(at, 1);
+                    }
+                }
+            }
+            Body::Zero { .. } => digest.zeros(first, unit.count.saturating_mul(per_chunk)),
+            Body::End => {}
+        }
+    }
+
+    fn done(&mut self, id: LaneId, seq: u64) {
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            lane.done.insert_new(seq..seq + 1);
+        }
+    }
+
+    /// The lane's connection is gone and its writes have drained; units that it had begun are free
+    /// for another lane.
+    pub fn close_lane(&mut self, id: LaneId) -> Option<LaneAck> {
+        let lane = self.lanes.get_mut(&id)?;
+        lane.closed = true;
+        lane.in_flight.clear();
+        Some(lane.ack(id))
+    }
+
+    /// What a flush that begins now will cover.
+    pub fn begin_flush(&mut self) -> Flush {
+        let marks = self.lanes.iter().map(|(id, l)| (*id, l.done.first_gap())).collect();
+        let take = |(i, image): (u32, &mut Image)| std::mem::take(&mut image.dirty).then_some(i);
+        Flush { marks, images: (0u32..).zip(&mut self.images).filter_map(take).collect() }
+    }
+
+    /// That flush has succeeded. (One that failed is never ended: its job is over.)
+    pub fn end_flush(&mut self, flush: &Flush) {
+        for (id, mark) in &flush.marks {
+            if let Some(lane) = self.lanes.get_mut(id) {
+                lane.durable = lane.durable.max(*mark);
+            }
+        }
+    }
+
+    /// Acknowledgements of the lanes that moved since the last call.
+    pub fn take_acks(&mut self) -> Vec<LaneAck> {
+        let mut acks = Vec::new();
+        for (id, lane) in &mut self.lanes {
+            let ack = lane.ack(*id);
+            if lane.told != (ack.written, ack.durable) {
+                lane.told = (ack.written, ack.durable);
+                acks.push(ack);
+            }
+        }
+        acks
+    }
+
+    /// The sender calls an image finished: the tree digest of what was written.
+    ///
+    /// # Errors
+    /// [`Violation::NotComplete`] when a chunk is missing or still being written, or on a second call.
+    pub fn finish(&mut self, image: u32) -> Result<[u8; 32], Violation> {
+        let missing = Violation::NotComplete { image };
+        let state = self.images.get_mut(image as usize).ok_or(missing.clone())?;
+        if !state.written.is_exactly(state.chunks) {
+            return Err(missing);
+        }
+        let digests = state.digest.take().and_then(ImageDigest::finish).ok_or(missing)?;
+        Ok(digests.tree)
+    }
+}
+
+/// The frame as a unit, when its chunks and lengths are the image's.
+fn fitting(header: &Header, image: &Image, chunk: ChunkSize) -> Option<Unit> {
+    let unit = match &header.body {
+        Body::Data { chunk: index, map, raw_len, .. } => {
+            let len = chunk.len_of(*index, image.size);
+            if map.exceeds(len) || map.data_bytes(len) != *raw_len {
+                return None;
+            }
+            Unit { image: header.image, chunk: *index, count: 1, bytes: *raw_len }
+        }
+        Body::Zero { chunk: index, count } => {
+            Unit { image: header.image, chunk: *index, count: *count, bytes: 0 }
+        }
+        Body::End => return None,
+    };
+    let end = unit.chunk.checked_add(unit.count)?;
+    (end <= image.chunks).then_some(unit)
+}
