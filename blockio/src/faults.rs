@@ -1,0 +1,130 @@
+//! Tests with descriptors that fail: file systems that lie are hard to come by.
+
+use crate::engine::{Engine, EngineChoice, SyncKind};
+use crate::image::{Feature, Image};
+use crate::pool::Pool;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.unwrap().block_on(future)
+}
+
+/// Both engines; the ring only where this machine allows one.
+fn engines(pool: &Pool) -> Vec<Engine> {
+    let choices = [EngineChoice::Sync, EngineChoice::Auto];
+    choices.map(|choice| Engine::start(choice, 2, pool).unwrap()).into()
+}
+
+fn open(path: &str) -> OwnedFd {
+    let options = File::options().read(true).write(true).open(path);
+    options.unwrap().into()
+}
+
+fn one(len: usize) -> Vec<std::ops::Range<usize>> {
+    std::iter::once(0..len).collect()
+}
+
+/// `/dev/full`: every write says ENOSPC. The offset is that of the segment.
+#[test]
+fn a_full_disk_is_named_with_the_offset() {
+    let pool = Pool::new(1, 8192).unwrap();
+    for engine in engines(&pool) {
+        let image = Image::of(Path::new("/x.img"), open("/dev/full"), None, 4096, 1 << 20);
+        let buffer = pool.try_take().unwrap();
+        let segments = vec![0..0, 512..1024, 4096..8192];
+        let (buffer, result) = block_on(engine.write(&image, buffer, 8192, segments));
+        let error = result.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cannot write /x.img at byte 8704: No space left on device (os error 28)"
+        );
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
+        assert_eq!(buffer.len(), 8192);
+    }
+}
+
+/// Opened with O_DIRECT, but the first read and write say EINVAL: here because a block of one
+/// byte is none.
+#[test]
+fn direct_io_that_was_promised_and_refused() {
+    let pool = Pool::new(1, 8192).unwrap();
+    for engine in engines(&pool) {
+        let mut file = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+        file.write_all(&[7; 3000]).unwrap();
+        let direct = rustix::fs::open(
+            file.path(),
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::DIRECT,
+            rustix::fs::Mode::empty(),
+        );
+        // Without direct I/O there is nothing to refuse.
+        let Ok(direct) = direct else { return };
+        let path = file.path().to_str().unwrap();
+        let image = Image::of(file.path(), open(path), Some(direct), 1, 3000);
+        assert!(image.direct());
+        let buffer = pool.try_take().unwrap();
+        let (mut buffer, count) = block_on(engine.read(&image, buffer, 1, 5000));
+        assert_eq!(count.unwrap(), 2999);
+        assert!(buffer[..2999].iter().all(|b| *b == 7));
+        assert!(!image.direct());
+        buffer.fill(9);
+        block_on(engine.write(&image, buffer, 1, one(10))).1.unwrap();
+        assert_eq!(std::fs::read(file.path()).unwrap()[..12], [7, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 7]);
+        assert_eq!(
+            image.notices(),
+            [format!("{path} does not support direct I/O (O_DIRECT): using the page cache")]
+        );
+    }
+}
+
+/// An fsync that fails (EINVAL: a device without one) and works afterwards.
+#[test]
+fn a_failed_sync_fails_for_ever() {
+    let pool = Pool::new(1, 4096).unwrap();
+    for engine in engines(&pool) {
+        let image = Image::of(Path::new("/x.img"), open("/dev/null"), None, 4096, 0);
+        let first = block_on(engine.sync(&image, SyncKind::Data)).unwrap_err();
+        assert_eq!(first.to_string(), "cannot sync /x.img: Invalid argument (os error 22)");
+        assert!(image.sync_before_map().is_err());
+
+        let file = tempfile::tempfile().unwrap();
+        let image = Image::of(Path::new("/x.img"), file.into(), None, 4096, 0);
+        block_on(engine.sync(&image, SyncKind::All)).unwrap();
+        image.remember_sync_failure(&first);
+        for kind in [SyncKind::Data, SyncKind::All] {
+            let again = block_on(engine.sync(&image.clone(), kind)).unwrap_err();
+            assert_eq!(again.to_string(), first.to_string());
+        }
+        assert!(image.sync_before_map().is_err());
+    }
+}
+
+/// Each way to zero is taken away in turn; what was there is zero all the same.
+#[test]
+fn zeros_without_fallocate() {
+    let pool = Pool::new(1, 4096).unwrap();
+    for engine in engines(&pool) {
+        for refused in [&[][..], &[Feature::Punch], &[Feature::Punch, Feature::ZeroRange]] {
+            let mut file = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+            let size = (2 << 20) + 5000;
+            file.write_all(&vec![5; size]).unwrap();
+            let image = Image::of(file.path(), open(file.path().to_str().unwrap()), None, 4096, size as u64);
+            refused.iter().for_each(|feature| image.lacks(*feature));
+            block_on(engine.zero(&image, 3000..size as u64 + 4096)).unwrap();
+            let mut model = vec![5; size];
+            model[3000..].fill(0);
+            assert!(std::fs::read(file.path()).unwrap() == model);
+        }
+        // What has no fallocate(2) at all is remembered, and not an error.
+        let image = Image::of(Path::new("/x"), open("/dev/null"), None, 4096, 1 << 20);
+        let result = block_on(engine.allocate(&image, 0..4096));
+        assert!(
+            matches!(&result, Ok(false)) || result.is_err_and(|e| e.raw_os_error() == Some(libc::ENODEV))
+        );
+        image.lacks(Feature::Allocate);
+        assert!(!block_on(engine.allocate(&image, 0..4096)).unwrap());
+    }
+}
