@@ -1,0 +1,92 @@
+use std::io;
+use std::net::SocketAddr;
+
+use proto::control::ControlError;
+use proto::version::HelloError;
+use thiserror::Error as ThisError;
+
+/// Why a connection could not be made or used.
+#[derive(Debug, ThisError)]
+pub enum Error {
+    /// Nothing accepts connections there.
+    #[error("connection refused by {peer} (tcp)")]
+    Refused {
+        /// Where.
+        peer: SocketAddr,
+    },
+    /// Neither yes nor no came back.
+    #[error("no answer from {peer} (tcp) within {seconds} s")]
+    NoAnswer {
+        /// Where.
+        peer: SocketAddr,
+        /// How long was waited, seconds.
+        seconds: u64,
+    },
+    /// The socket failed otherwise.
+    #[error("cannot connect to {peer}")]
+    Connect {
+        /// Where.
+        peer: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Something answered that is not a TLS 1.3 peer.
+    #[error("{peer} answers, but does not speak TLS 1.3: something else uses that port ({detail})")]
+    NotTls {
+        /// Where.
+        peer: SocketAddr,
+        /// What the TLS library saw.
+        detail: String,
+    },
+    /// The pinned key is not the one presented.
+    #[error(
+        "{peer} presented another key than the one announced for this job: it is another machine or somebody is in between; nothing was sent"
+    )]
+    WrongKey {
+        /// Where.
+        peer: SocketAddr,
+    },
+    /// The other side does not accept our key or our proof.
+    #[error("{peer} does not accept this side's key: the connection belongs to another job")]
+    NotAdmitted {
+        /// Where.
+        peer: SocketAddr,
+    },
+    /// Versions or roles do not fit.
+    #[error("{peer}: {source}")]
+    Hello {
+        /// Where.
+        peer: SocketAddr,
+        /// What does not fit.
+        source: HelloError,
+    },
+    /// A control message that is not one.
+    #[error("bad message from the peer: {0}")]
+    Message(#[from] ControlError),
+    /// The connection ended in an orderly way where more was due.
+    #[error("the peer closed the connection")]
+    Closed,
+    /// The connection broke.
+    #[error("connection lost: {0}")]
+    Io(io::Error),
+    /// Keys could not be made or used on this side.
+    #[error("cannot set up TLS: {0}")]
+    Crypto(String),
+    /// No port could be opened for listening.
+    #[error("cannot listen on {what}: {source}")]
+    Listen {
+        /// Port or range.
+        what: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+impl From<io::Error> for Error {
+    fn from(source: io::Error) -> Error {
+        match source.kind() {
+            io::ErrorKind::UnexpectedEof => Error::Closed,
+            _ => Error::Io(source),
+        }
+    }
+}
