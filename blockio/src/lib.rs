@@ -57,3 +57,6 @@ pub use queue::Stall;
 /// 512 is enough for many disks, but not for those with 4096-byte sectors, and 4096 costs the
 /// others nothing.
 pub const BLOCK: usize = 4096;
+
+/// `O_DIRECT` of `open(2)`; its number differs between machines.
+pub const O_DIRECT: i32 = libc::O_DIRECT;
