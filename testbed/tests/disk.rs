@@ -48,7 +48,7 @@ fn power_loss_keeps_what_was_flushed_only() {
     let root = disk.folder().expect("is mounted").to_owned();
     let write = |name: &str, flush: bool| {
         let file = File::create(root.join(name)).expect("creates");
-        file.write_all_at(&[7; 100_000], 0).expect("writes");
+        file.write_all_at(&vec![7; 100_000], 0).expect("writes");
         if flush {
             file.sync_all().expect("flushes");
         }
@@ -57,7 +57,7 @@ fn power_loss_keeps_what_was_flushed_only() {
     File::open(&root).expect("opens").sync_all().expect("flushes the folder");
     write("lost", false);
     disk.power_loss().expect("loses power");
-    assert_eq!(fs::read(root.join("flushed")).expect("reads"), [7; 100_000]);
+    assert_eq!(fs::read(root.join("flushed")).expect("reads"), vec![7; 100_000]);
     assert!(!root.join("lost").exists());
 }
 

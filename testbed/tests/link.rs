@@ -111,7 +111,7 @@ fn one_connection_is_cut_and_the_others_are_not() {
     link.cut_flow(near, far).expect("cuts");
     cut.write_all(b"lost").expect("the sender notices nothing");
     cut_far.write_all(b"lost").expect("the sender notices nothing");
-    carry(&mut whole, &mut whole_far, &[3; MIB]);
+    carry(&mut whole, &mut whole_far, &vec![3; MIB]);
     assert!(!arrives(&mut cut_far, Duration::from_millis(300)));
     assert!(!arrives(&mut cut, Duration::from_millis(10)));
 }
@@ -136,9 +136,10 @@ fn two_paths_are_cut_one_by_one() {
     assert_eq!(second, 1);
     let (mut first_near, _first_far) = connect(&link, link.b().address());
     let (mut near, mut far) = connect(&link, link.b().address_on(second));
+    let data = vec![9; MIB];
     link.cut_path(0).expect("cuts");
     first_near.write_all(b"lost").expect("the sender notices nothing");
-    assert_eq!(carry(&mut near, &mut far, &[9; MIB]), [9; MIB]);
+    assert_eq!(carry(&mut near, &mut far, &data), data);
     let attached = Link::attach(link.name()).expect("is up");
     assert_eq!(attached.paths(), 2);
 }
