@@ -128,3 +128,43 @@ fn zeros_without_fallocate() {
         assert!(!block_on(engine.allocate(&image, 0..4096)).unwrap());
     }
 }
+
+/// In a batch some fail and the others go on; then the same buffers and ring serve another file.
+#[test]
+fn failures_in_a_batch_stay_with_their_own() {
+    let pool = Pool::new(32, 65536).unwrap();
+    for engine in engines(&pool) {
+        let bad = Image::of(Path::new("/bad"), open("/dev/full"), None, 4096, 1 << 30);
+        for round in 0..20_u8 {
+            let file = tempfile::tempfile_in("/var/tmp").unwrap();
+            let good = Image::of(Path::new("/good"), file.into(), None, 4096, 0);
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(async {
+                let mut tasks = tokio::task::JoinSet::new();
+                for i in 0..32_usize {
+                    let (engine, bad, good) = (engine.clone(), bad.clone(), good.clone());
+                    let mut buffer = pool.take().await;
+                    buffer.fill(round ^ i as u8);
+                    tasks.spawn(async move {
+                        let image = if i % 5 == 3 { &bad } else { &good };
+                        let at = (i * 65536) as u64;
+                        let (buffer, result) = engine.write(image, buffer, at, one(65536)).await;
+                        assert_eq!(
+                            result.map_err(|e| e.offset()),
+                            if i % 5 == 3 { Err(Some(at)) } else { Ok(()) }
+                        );
+                        if i % 5 != 3 {
+                            let (buffer, count) = engine.read(&good, buffer, at, 65536).await;
+                            assert_eq!(count.unwrap(), 65536);
+                            assert!(buffer.iter().all(|b| *b == round ^ i as u8));
+                        }
+                    });
+                }
+                while let Some(done) = tasks.join_next().await {
+                    done.unwrap();
+                }
+            });
+        }
+        assert_eq!(pool.free(), 32);
+    }
+}

@@ -156,6 +156,11 @@ impl Image {
         let failed = |cause: std::io::Error| Error::on("open", path, cause);
         let stat = rustix::fs::fstat(&buffered).map_err(|e| failed(e.into()))?;
         let size = admit(&stat).map_err(failed)?;
+        // NONBLOCK was for the open; on a file system that can not tell whether it would block,
+        // io_uring takes it for "fail with EAGAIN".
+        rustix::fs::fcntl_getfl(&buffered)
+            .and_then(|flags| rustix::fs::fcntl_setfl(&buffered, flags - OFlags::NONBLOCK))
+            .map_err(|e| failed(e.into()))?;
         let (able, align) = direct_alignment(&buffered);
         let mut direct = None;
         let mut lacking = false;

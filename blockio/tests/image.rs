@@ -48,6 +48,8 @@ fn a_source_keeps_its_access_time() {
     rustix::io::pread(image.file(), &mut bytes, 0).unwrap();
     let after = fs::metadata(&path).unwrap();
     assert_eq!((before.atime(), before.atime_nsec()), (after.atime(), after.atime_nsec()));
+    let flags = rustix::fs::fcntl_getfl(image.file()).unwrap();
+    assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK), "io_uring would fail with EAGAIN");
 }
 
 #[test]
