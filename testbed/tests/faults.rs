@@ -144,7 +144,7 @@ fn fallocate_fails_as_told() {
 fn a_full_file_looks_empty() {
     let bed = bed(Faults { no_data: true, ..Faults::default() });
     let file = bed.file();
-    file.write_all_at(&[1; 64 * KIB], 0).expect("writes");
+    file.write_all_at(&vec![1; 64 * KIB], 0).expect("writes");
     assert_eq!(seek(&file, SeekFrom::Data(0)), Err(Errno::NXIO));
     assert_eq!(seek(&file, SeekFrom::Hole(0)), Ok(0));
     bed.fs.set(Faults::default());
