@@ -1,2 +1,27 @@
-//! vmferry
-fn main() {}
+//! vmferry: moves VM images between hosts.
+//!
+//! This crate is the command: it parses words, starts receivers, shows progress and turns results
+//! into exit codes. The work is done in the libraries beside it.
+
+#![allow(clippy::print_stdout, clippy::print_stderr)] // the one room that prints
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod bootstrap;
+mod cli;
+mod commands;
+mod exit;
+mod place;
+mod progress;
+mod remote;
+mod report;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match cli::Cli::parse().command {
+        cli::Command::Send(args) => commands::send::run(&args),
+        cli::Command::Receive(args) => commands::receive::run(&args),
+    }
+}

@@ -1,1 +1,24 @@
-//! receiver
+//! The receiving half of a move.
+//!
+//! ```text
+//! network ─→ lane 1 ─→ verify ─→ write (engine) ─→ session ─→ acks ─→ control
+//! network ─→ lane N ─→ verify ─┘                      └─→ flush ─→ durable acks
+//!                                        Finish ─→ flush ─→ compare ─→ rename ─→ Committed
+//! ```
+//! Goals: nothing is written that was not verified, nothing acknowledged as durable that a power
+//! cut can take back, nothing of a destination changed before its copy is complete, and only files
+//! that this run made are ever removed. Non-goals: how this process was started, printing.
+//!
+//! Rooms: [`target`] where images go, [`part`] part files and their commit, [`lane`] data lanes,
+//! [`flush`] durability, [`job`] the control connection and all together.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod flush;
+pub mod job;
+mod lane;
+mod meter;
+mod part;
+mod target;
+
+pub use job::{Config, run};

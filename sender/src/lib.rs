@@ -1,1 +1,30 @@
-//! sender
+//! The sending half of a move.
+//!
+//! ```text
+//! plan ─→ read ─→ hash ─→ ready queue ─→ lane 1 ─→ network
+//!  (thread)  (engine)  (workers)    └──→ lane N ─→ network
+//! control ←─ acks, stages, commits       digest (thread) ← leaf hashes
+//! ```
+//! Goals: a source is read once, into one aligned buffer, hashed there and sent from there; lanes
+//! take what they can carry, so a slow path takes less; memory is the pool and nothing else; the
+//! source is never written. Non-goals: how the receiver was started, printing.
+//!
+//! Rooms: [`source`] what is moved and whether it may be, [`plan`] extents to units, [`scan`]
+//! zeros inside data, [`read`] the reader, [`dispatch`] the lanes, [`control`] the control
+//! connection, [`digest`] whole-image hashes, [`meter`] where the time goes, [`job`] all together.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod control;
+mod digest;
+mod dispatch;
+pub mod job;
+pub mod meter;
+mod plan;
+mod read;
+mod scan;
+pub mod source;
+
+pub use job::{Job, Options, Summary, run};
+pub use meter::Meter;
+pub use source::Source;

@@ -102,6 +102,11 @@ impl SenderSession {
         Ok(seq)
     }
 
+    /// Frames put on a lane so far: the sequence of its next one.
+    pub fn sent_on(&self, id: LaneId) -> u64 {
+        self.lanes.get(&id).map_or(0, |l| l.sent)
+    }
+
     /// Takes in an acknowledgement. Marks that go back are old news and change nothing.
     ///
     /// # Errors

@@ -1,0 +1,414 @@
+//! One job: control connection, lanes, commits.
+
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use blockio::{Engine, EngineChoice, Pool};
+use lanes::listen::Doorkeeper;
+use lanes::{Error, Lane, message};
+use proto::control::{Accept, CONTROL, Failure, LANES_MAX, LaneId, Open, ToReceiver, ToSender};
+use proto::frame::Header;
+use proto::geometry::ChunkSize;
+use proto::join::Request;
+use proto::manifest;
+use proto::session::ReceiverSession;
+use tokio::io::{ReadHalf, WriteHalf};
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{interval, timeout};
+
+use crate::flush::{self, Window};
+use crate::lane::{self, LaneEnd};
+use crate::meter::Meter;
+use crate::part::Part;
+use crate::target;
+
+/// Writes in flight besides one buffer per lane.
+const WRITE_DEPTH: usize = 16;
+/// The sender has so long to connect after the bootstrap, and to say goodbye at the end.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Strangers in the middle of a handshake at once; more wait in the kernel's queue.
+const HANDSHAKES: usize = 64;
+/// How often the stages' counters go to the sender.
+const STAGES: Duration = Duration::from_millis(250);
+
+/// How a receiver is run.
+#[derive(Debug)]
+pub struct Config {
+    /// Bound and listening.
+    pub listener: TcpListener,
+    /// Who is let in.
+    pub keeper: Doorkeeper,
+    /// I/O engine.
+    pub engine: EngineChoice,
+    /// Open with O_DIRECT.
+    pub direct: bool,
+    /// Bytes of buffers; `None`: what lanes and write depth need.
+    pub memory: Option<u64>,
+    /// A sender silent for so long is dead.
+    pub dead_after: Duration,
+}
+
+/// State shared by the tasks of one job.
+#[derive(Debug)]
+pub(crate) struct Receiving {
+    pub(crate) chunk: ChunkSize,
+    pub(crate) epoch: u32,
+    lanes: u32,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) pool: Pool,
+    pub(crate) engine: Engine,
+    pub(crate) meter: Meter,
+    pub(crate) window: Window,
+    /// There may be something to acknowledge.
+    pub(crate) acks: Notify,
+    session: Mutex<ReceiverSession>,
+}
+
+impl Receiving {
+    pub(crate) fn session(&self) -> MutexGuard<'_, ReceiverSession> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A unit is verified and written.
+    pub(crate) fn written(&self, id: LaneId, header: &Header) {
+        self.session().written(id, header);
+        if let proto::frame::Body::Data { raw_len, .. } = header.body {
+            self.window.wrote(u64::from(raw_len));
+        }
+        self.acks.notify_one();
+    }
+}
+
+/// What runs beside the main loop, and how it ended.
+enum Task {
+    Lane(LaneId, Result<(), LaneEnd>),
+    Commit(u32, Result<[u8; 32], Failure>),
+    Flusher(Failure),
+}
+
+/// Receives one job. Returns when every image is in place.
+///
+/// # Errors
+/// The first cause, with its exit code; the sender was told, if it can be reached.
+pub async fn run(config: Config) -> Result<(), Failure> {
+    let (arrivals, mut joined) = mpsc::channel(LANES_MAX as usize);
+    let door = Arc::new(OnceLock::new());
+    let listener = tokio::net::TcpListener::from_std(config.listener)
+        .map_err(|e| Failure::new(1, format!("cannot listen: {e}")))?;
+    let acceptor = tokio::spawn(accept(listener, config.keeper, door.clone(), arrivals));
+    let done = async {
+        let control = match timeout(PATIENCE, joined.recv()).await {
+            Ok(Some((_, lane))) => lane,
+            _ => {
+                return Err(Failure::new(
+                    1,
+                    format!("the sender did not connect within {} s", PATIENCE.as_secs()),
+                ));
+            }
+        };
+        let (from, to) = tokio::io::split(control);
+        let (say, queue) = mpsc::unbounded_channel();
+        let speaker = tokio::spawn(speak(to, config.dead_after, queue));
+        let (hear, mut heard) = mpsc::channel(16);
+        let ear = tokio::spawn(listen(from, config.dead_after, hear));
+        let setting = Setting { engine: config.engine, direct: config.direct, memory: config.memory };
+        let result = serve(setting, &door, &mut joined, &say, &mut heard).await;
+        if let Err(failure) = &result {
+            let _ = say.send(ToSender::Fail(failure.clone()));
+        }
+        drop(say);
+        let _ = timeout(config.dead_after, speaker).await;
+        // The sender closes first, so that its last word is not lost to a reset.
+        let _ = timeout(PATIENCE, async { while heard.recv().await.is_some() {} }).await;
+        ear.abort();
+        result
+    };
+    let result = done.await;
+    acceptor.abort();
+    result
+}
+
+/// Lets in the control connection, and lanes once there is a job.
+async fn accept(
+    listener: tokio::net::TcpListener,
+    keeper: Doorkeeper,
+    door: Arc<OnceLock<Arc<Receiving>>>,
+    arrivals: mpsc::Sender<(LaneId, Lane)>,
+) {
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+    let control_taken = Arc::new(OnceLock::new());
+    loop {
+        let Ok(turn) = handshakes.clone().acquire_owned().await else { return };
+        let Ok((socket, _)) = listener.accept().await else {
+            // Out of descriptors, most likely: those in use will be returned.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let (keeper, door, arrivals) = (keeper.clone(), door.clone(), arrivals.clone());
+        let control_taken = control_taken.clone();
+        tokio::spawn(async move {
+            let admitted = keeper
+                .admit(socket, |request: &Request| match (request.lane, door.get()) {
+                    (CONTROL, _) => control_taken.set(()).is_ok(),
+                    (id, Some(job)) => {
+                        let job: &Arc<Receiving> = job;
+                        request.epoch == job.epoch && id.0 <= job.lanes && job.session().open_lane(id).is_ok()
+                    }
+                    (_, None) => false,
+                })
+                .await;
+            drop(turn);
+            // Strangers are turned away in silence: the job is not theirs to disturb.
+            if let Ok((request, lane)) = admitted {
+                let _ = arrivals.send((request.lane, lane)).await;
+            }
+        });
+    }
+}
+
+/// What the receiver itself decides.
+struct Setting {
+    engine: EngineChoice,
+    direct: bool,
+    memory: Option<u64>,
+}
+
+type Door = OnceLock<Arc<Receiving>>;
+type Say = mpsc::UnboundedSender<ToSender>;
+type Heard = mpsc::Receiver<Result<ToReceiver, Error>>;
+
+async fn serve(
+    setting: Setting,
+    door: &Door,
+    joined: &mut mpsc::Receiver<(LaneId, Lane)>,
+    say: &Say,
+    heard: &mut Heard,
+) -> Result<(), Failure> {
+    let open = match heard.recv().await {
+        Some(Ok(ToReceiver::Open(open))) => open,
+        Some(Ok(ToReceiver::Abort(failure))) => return Err(failure),
+        Some(Err(e)) => return Err(gone(&e)),
+        _ => return Err(Failure::new(1, "the sender did not open a job")),
+    };
+    let dry_run = open.dry_run;
+    let prepared = tokio::task::spawn_blocking(move || prepare(&open, &setting)).await;
+    let job = prepared.unwrap_or_else(|e| Err(Failure::new(1, format!("the preflight broke down: {e}"))))?;
+    let job = Arc::new(job);
+    let _ = door.set(job.clone());
+    let mut notices = job.engine.notices();
+    notices.extend(job.parts.iter().flat_map(take_notices));
+    let resume = vec![Vec::new(); job.parts.len()];
+    let engine = job.engine.kind().as_str().to_owned();
+    let _ = say.send(ToSender::Accept(Accept { engine, notices, resume }));
+    if dry_run {
+        return Ok(());
+    }
+    let mut committed = vec![false; job.parts.len()];
+    let result = receive(&job, joined, say, heard, &mut committed).await;
+    if result.is_err() {
+        let unfinished = job.parts.iter().zip(&committed).filter(|(_, done)| !**done);
+        unfinished.for_each(|(part, _)| part.remove());
+    }
+    result
+}
+
+/// Checks everything, then makes the part files; all of them or none.
+fn prepare(open: &Open, setting: &Setting) -> Result<Receiving, Failure> {
+    let refused = |reason: String| Failure::new(3, reason);
+    manifest::check(&open.images).map_err(refused)?;
+    let chunk = ChunkSize::new(u64::from(open.chunk)).map_err(refused)?;
+    if open.lanes == 0 || open.lanes > LANES_MAX {
+        return Err(refused(format!("{} lanes are not possible: 1 to {LANES_MAX}", open.lanes)));
+    }
+    let targets = target::resolve(open)?;
+    let slots = slots(open.lanes as usize, chunk, setting.memory)?;
+    let broke = |e: blockio::Error| Failure::new(1, e.to_string());
+    let pool = Pool::new(slots, chunk.bytes() as usize).map_err(broke)?;
+    let engine = Engine::start(setting.engine, 64, &pool).map_err(broke)?;
+    let mut parts: Vec<Part> = Vec::new();
+    if !open.dry_run {
+        for (target, entry) in targets.iter().zip(&open.images) {
+            match Part::create(target, entry, setting.direct) {
+                Ok(part) => parts.push(part),
+                Err(failure) => {
+                    parts.iter().for_each(Part::remove);
+                    return Err(failure);
+                }
+            }
+        }
+    }
+    let sizes: Vec<u64> = open.images.iter().map(|i| i.size).collect();
+    Ok(Receiving {
+        chunk,
+        epoch: open.epoch,
+        lanes: open.lanes,
+        parts,
+        pool,
+        engine,
+        meter: Meter::default(),
+        window: Window::new(open.sync_window),
+        acks: Notify::new(),
+        session: Mutex::new(ReceiverSession::new(open.epoch, chunk, &sizes)),
+    })
+}
+
+/// Buffers: one reserved per lane, and the writes in flight.
+fn slots(lanes: usize, chunk: ChunkSize, memory: Option<u64>) -> Result<usize, Failure> {
+    let Some(memory) = memory else { return Ok(lanes + WRITE_DEPTH) };
+    let slots = usize::try_from(memory / u64::from(chunk.bytes())).unwrap_or(usize::MAX);
+    if slots < lanes + 1 {
+        let reason = format!("{lanes} streams with chunks of {chunk} do not fit into --memory {memory}");
+        return Err(Failure::new(3, reason));
+    }
+    Ok(slots.min(lanes + 64))
+}
+
+/// The main loop: returns when the sender says that it is done.
+async fn receive(
+    job: &Arc<Receiving>,
+    joined: &mut mpsc::Receiver<(LaneId, Lane)>,
+    say: &Say,
+    heard: &mut Heard,
+    committed: &mut [bool],
+) -> Result<(), Failure> {
+    let mut tasks: JoinSet<Task> = JoinSet::new();
+    let flusher = job.clone();
+    tasks.spawn(async move { Task::Flusher(flush::run(flusher).await) });
+    let mut tick = interval(STAGES);
+    loop {
+        tokio::select! {
+            Some((id, lane)) = joined.recv() => {
+                let job = job.clone();
+                tasks.spawn(async move { Task::Lane(id, lane::run(id, lane, job).await) });
+            }
+            Some(task) = tasks.join_next() => match task {
+                Ok(Task::Lane(id, Ok(()))) => {
+                    let closed = job.session().close_lane(id);
+                    if let Some(ack) = closed {
+                        let _ = say.send(ToSender::LaneClosed(ack));
+                    }
+                }
+                Ok(Task::Lane(id, Err(LaneEnd::Connection(e)))) => return Err(better_reason(id, &e, heard).await),
+                Ok(Task::Lane(_, Err(LaneEnd::Job(failure))) | Task::Flusher(failure)) => return Err(failure),
+                Ok(Task::Commit(image, done)) => {
+                    let tree = done?;
+                    let part = &job.parts[image as usize];
+                    committed[image as usize] = true;
+                    acknowledge(job, say);
+                    let path = part.target.path().display().to_string();
+                    let notices = take_notices(part);
+                    let _ = say.send(ToSender::Stages(job.meter.stages()));
+                    let _ = say.send(ToSender::Committed { image, tree, path, notices });
+                }
+                Err(e) => return Err(Failure::new(1, format!("a task broke down: {e}"))),
+            },
+            message = heard.recv() => match message {
+                Some(Ok(ToReceiver::Finish { image, tree })) => {
+                    let ours = job.session().finish(image);
+                    let ours = ours.map_err(|e| Failure::new(1, format!("the sender broke the protocol: {e}")))?;
+                    let job = job.clone();
+                    tasks.spawn(async move { Task::Commit(image, commit(&job, image, ours, tree).await) });
+                }
+                Some(Ok(ToReceiver::Done)) if committed.iter().all(|c| *c) => return Ok(()),
+                Some(Ok(ToReceiver::Abort(failure))) => return Err(failure),
+                Some(Ok(ToReceiver::Heartbeat)) => {}
+                Some(Ok(_)) => return Err(Failure::new(1, "the sender broke the protocol: a message out of turn")),
+                Some(Err(e)) if committed.iter().all(|c| *c) && matches!(e, Error::Closed) => return Ok(()),
+                Some(Err(e)) => return Err(gone(&e)),
+                None => return Err(Failure::new(1, "the sender went away without a reason")),
+            },
+            () = job.acks.notified() => acknowledge(job, say),
+            _ = tick.tick() => {
+                let _ = say.send(ToSender::Stages(job.meter.stages()));
+            }
+        }
+    }
+}
+
+fn acknowledge(job: &Receiving, say: &Say) {
+    let lanes = job.session().take_acks();
+    if !lanes.is_empty() {
+        let _ = say.send(ToSender::Ack { lanes });
+    }
+}
+
+/// Makes an image durable, compares, gives it its name.
+async fn commit(job: &Receiving, image: u32, ours: [u8; 32], theirs: [u8; 32]) -> Result<[u8; 32], Failure> {
+    flush::flush(job).await?;
+    let part = &job.parts[image as usize];
+    if ours != theirs {
+        let name = &part.entry.name;
+        return Err(Failure::new(
+            4,
+            format!("{name}: what arrived differs from what was read; it was not kept"),
+        ));
+    }
+    part.commit(&job.engine).await?;
+    Ok(ours)
+}
+
+fn take_notices(part: &Part) -> Vec<String> {
+    let mut notices = std::mem::take(&mut *part.notices.lock().unwrap_or_else(PoisonError::into_inner));
+    // Support for O_DIRECT may turn out to be missing at the first write.
+    for late in part.image.notices() {
+        if !notices.contains(&late) {
+            notices.push(late);
+        }
+    }
+    notices
+}
+
+fn gone(e: &Error) -> Failure {
+    Failure::new(1, format!("the sender went away without a reason ({e})"))
+}
+
+/// A lane broke: the sender's own reason may be on its way.
+async fn better_reason(id: LaneId, e: &Error, heard: &mut Heard) -> Failure {
+    let wait = async {
+        while let Some(message) = heard.recv().await {
+            if let Ok(ToReceiver::Abort(failure)) = message {
+                return Some(failure);
+            }
+        }
+        None
+    };
+    match timeout(Duration::from_secs(2), wait).await {
+        Ok(Some(failure)) => failure,
+        _ => Failure::new(1, format!("data connection {} was lost: {e}", id.0)),
+    }
+}
+
+/// Passes on what the sender says until it ends or falls silent.
+async fn listen(
+    mut from: ReadHalf<Lane>,
+    dead_after: Duration,
+    hear: mpsc::Sender<Result<ToReceiver, Error>>,
+) {
+    loop {
+        let message = timeout(dead_after, message::receive(&mut from)).await.unwrap_or_else(|_| {
+            let silent = format!("nothing heard for {} s", dead_after.as_secs());
+            Err(Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, silent)))
+        });
+        let ended = message.is_err();
+        if hear.send(message).await.is_err() || ended {
+            return;
+        }
+    }
+}
+
+/// Sends what is queued, and heartbeats in between, until the queue is closed.
+async fn speak(
+    mut to: WriteHalf<Lane>,
+    dead_after: Duration,
+    mut queue: mpsc::UnboundedReceiver<ToSender>,
+) -> Result<(), Error> {
+    loop {
+        match timeout(dead_after / 4, queue.recv()).await {
+            Ok(Some(message)) => message::send(&mut to, &message).await?,
+            Ok(None) => return Ok(()),
+            Err(_) => message::send(&mut to, &ToSender::Heartbeat).await?,
+        }
+    }
+}

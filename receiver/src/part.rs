@@ -1,0 +1,193 @@
+//! Part files: the image under construction, and how it takes its name.
+
+use std::ffi::OsString;
+
+use blockio::{Engine, Image, SyncKind};
+use proto::control::Failure;
+use proto::manifest::ImageEntry;
+use rustix::fs::{self, AtFlags, FlockOperation, Mode, RenameFlags, XattrFlags};
+use rustix::io::Errno;
+use tokio::sync::Mutex;
+
+use crate::target::{Target, fd};
+
+/// What a part file's name ends in.
+const SUFFIX: &str = ".vmferry-part";
+/// Space reserved ahead of the writes of dense data at once, bytes: one call of fallocate(2) for
+/// 64 chunks, and no more than this is left over when a source turns out sparser than it looked.
+const RESERVE: u64 = 64 << 20;
+
+/// One image under construction.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) image: Image,
+    pub(crate) target: Target,
+    pub(crate) entry: ImageEntry,
+    name: OsString,
+    made: (u64, u64),
+    /// Bytes below this are reserved; serialises reserving and punching.
+    reserved: Mutex<u64>,
+    pub(crate) notices: std::sync::Mutex<Vec<String>>,
+}
+
+impl Part {
+    /// Makes the part file: new, of full size, all hole, mode 0600, beside its final name so that
+    /// it gets the folder's label and attributes, and locked so that no other job takes it.
+    ///
+    /// # Errors
+    /// A sentence, exit code 3.
+    pub(crate) fn create(target: &Target, entry: &ImageEntry, direct: bool) -> Result<Part, Failure> {
+        let refused = |e: blockio::Error| Failure::new(3, e.to_string());
+        let name = OsString::from(format!("{}{SUFFIX}", target.name));
+        let shown = target.folder_path.join(&name);
+        let mut notices = Vec::new();
+        let image = match Image::create_at(fd(target), &name, &shown, entry.size, direct) {
+            Ok(image) => image,
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+                let image = Image::open_at(fd(target), &name, &shown, direct).map_err(refused)?;
+                lock(&image)?;
+                // Empty first: nothing of an earlier attempt may shine through.
+                image.set_len(0).and_then(|()| image.set_len(entry.size)).map_err(refused)?;
+                fs::fchmod(image.file(), Mode::from(0o600)).map_err(|e| {
+                    Failure::new(3, format!("{} is left from another user's copy: {e}", shown.display()))
+                })?;
+                notices.push(format!("an unfinished copy of {} was started over", target.path().display()));
+                image
+            }
+            Err(e) => return Err(refused(e)),
+        };
+        lock(&image)?;
+        notices.extend(image.notices());
+        let identity = image.identity().map_err(refused)?;
+        Ok(Part {
+            image,
+            target: target.clone(),
+            entry: entry.clone(),
+            name,
+            made: (identity.dev, identity.ino),
+            reserved: Mutex::new(0),
+            notices: std::sync::Mutex::new(notices),
+        })
+    }
+
+    /// Reserves space for dense data that begins at `start` and is known to reach `end`.
+    ///
+    /// # Errors
+    /// No space left.
+    pub(crate) async fn reserve(&self, engine: &Engine, start: u64, end: u64) -> Result<(), blockio::Error> {
+        let mut reserved = self.reserved.lock().await;
+        if end <= *reserved || end - start < RESERVE / 16 {
+            return Ok(());
+        }
+        let from = start.max(*reserved);
+        let to = end.min(from + RESERVE);
+        *reserved = to;
+        engine.allocate(&self.image, from..to).await?;
+        Ok(())
+    }
+
+    /// Makes a range read as zero and take no space. The file began as one hole, so only what was
+    /// reserved in the meantime needs work.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub(crate) async fn clear(&self, engine: &Engine, start: u64, end: u64) -> Result<(), blockio::Error> {
+        let reserved = self.reserved.lock().await;
+        let end = end.min(*reserved);
+        if start < end { engine.zero(&self.image, start..end).await } else { Ok(()) }
+    }
+
+    /// Gives the image its exact size, owner, mode, attributes and name, durably.
+    ///
+    /// # Errors
+    /// A sentence, exit code 1. The part file is still there.
+    pub(crate) async fn commit(&self, engine: &Engine) -> Result<(), Failure> {
+        let failed = |e: blockio::Error| Failure::new(1, e.to_string());
+        if self.image.identity().map_err(failed)?.size != self.entry.size {
+            // The last write was padded to the alignment.
+            self.image.set_len(self.entry.size).map_err(failed)?;
+        }
+        self.dress();
+        engine.sync(&self.image, SyncKind::All).await.map_err(failed)?;
+        let path = self.target.path();
+        let name = self.target.name.as_str();
+        let folder = fd(&self.target);
+        let renamed = if self.target.replaces {
+            fs::renameat(folder, &self.name, folder, name)
+        } else {
+            match fs::renameat_with(folder, &self.name, folder, name, RenameFlags::NOREPLACE) {
+                // Not every file system knows the flag; a link fails on a taken name just as well.
+                Err(Errno::INVAL | Errno::NOSYS) => {
+                    fs::linkat(folder, &self.name, folder, name, AtFlags::empty())
+                        .and_then(|()| fs::unlinkat(folder, &self.name, AtFlags::empty()))
+                }
+                other => other,
+            }
+        };
+        renamed.map_err(|e| {
+            let why = if e == Errno::EXIST { "it appeared during the copy".into() } else { e.to_string() };
+            Failure::new(1, format!("cannot give the copy its name {}: {why}", path.display()))
+        })?;
+        fs::fsync(folder).map_err(|e| {
+            Failure::new(1, format!("cannot sync folder {}: {e}", self.target.folder_path.display()))
+        })
+    }
+
+    /// Owner, attributes, mode: in this order, since a change of owner resets mode bits, and never
+    /// wider than the source at any moment. What is not possible becomes a notice.
+    fn dress(&self) {
+        let file = self.image.file();
+        let path = self.target.path();
+        let mut notices = Vec::new();
+        if let Ok(now) = self.image.identity()
+            && (now.uid, now.gid) != (self.entry.uid, self.entry.gid)
+        {
+            let owner = Some(fs::Uid::from_raw(self.entry.uid));
+            let group = Some(fs::Gid::from_raw(self.entry.gid));
+            if fs::fchown(file, owner, group).is_err() {
+                let group_kept = fs::fchown(file, None, group).is_ok();
+                let (uid, gid) = (self.entry.uid, self.entry.gid);
+                notices.push(format!(
+                    "{} could not be given {}: it belongs to the receiving user; run the receiver as root, or chown it",
+                    path.display(),
+                    if group_kept { format!("owner {uid}") } else { format!("owner {uid}:{gid}") }
+                ));
+            }
+        }
+        for (name, value) in &self.entry.xattrs {
+            if let Err(e) = fs::fsetxattr(file, name.as_str(), value, XattrFlags::empty()) {
+                notices.push(format!("{}: attribute {name} could not be kept: {e}", path.display()));
+            }
+        }
+        let mode = Mode::from_raw_mode(self.entry.mode & 0o777);
+        if let Err(e) = fs::fchmod(file, mode) {
+            notices.push(format!("{}: mode {:o} could not be set: {e}", path.display(), self.entry.mode));
+        }
+        self.notices.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(notices);
+    }
+
+    /// Removes the part file, if the name still means the file that this run made or took over.
+    pub(crate) fn remove(&self) {
+        let folder = fd(&self.target);
+        let same = fs::statat(folder, &self.name, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|s| (s.st_dev, s.st_ino) == self.made);
+        if same {
+            // A part file that cannot be removed does not block the next attempt.
+            let _ = fs::unlinkat(folder, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+fn lock(image: &Image) -> Result<(), Failure> {
+    match fs::flock(image.file(), FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => Err(Failure::new(
+            3,
+            format!(
+                "{} is being written by another vmferry job: wait for it or end it",
+                image.path().display()
+            ),
+        )),
+        // No locks on this file system: the name alone must do.
+        _ => Ok(()),
+    }
+}

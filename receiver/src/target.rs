@@ -1,0 +1,243 @@
+//! Where images go: the destination as typed → a folder and a name each, checked before anything
+//! changes.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use blockio::Image;
+use proto::control::{Failure, Open};
+use proto::manifest::{ImageEntry, check_name};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+/// Refused before anything changed.
+const REFUSED: u8 = 3;
+
+/// One destination.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) folder: Arc<OwnedFd>,
+    pub(crate) folder_path: PathBuf,
+    pub(crate) name: String,
+    /// A regular file stands there and may be replaced.
+    pub(crate) replaces: bool,
+}
+
+impl Target {
+    /// The path for messages.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder_path.join(&self.name)
+    }
+}
+
+fn refuse<T>(reason: String) -> Result<T, Failure> {
+    Err(Failure::new(REFUSED, reason))
+}
+
+/// One target per image.
+///
+/// # Errors
+/// A sentence, exit code 3: folder missing, name taken, target in use, too little room.
+pub(crate) fn resolve(open: &Open) -> Result<Vec<Target>, Failure> {
+    let typed = expand_home(&open.path);
+    let is_folder = typed.is_dir();
+    let ends_as_folder = open.path.ends_with('/') || open.path.is_empty();
+    if (open.images.len() > 1 || ends_as_folder) && !is_folder {
+        return refuse(format!("{} is not a folder on the destination: create it first", typed.display()));
+    }
+    let (folder_path, single_name) = if is_folder {
+        (typed, None)
+    } else {
+        let name = match typed.components().next_back() {
+            Some(Component::Normal(name)) => name.to_str().map(str::to_owned),
+            _ => None,
+        };
+        let Some(name) = name.filter(|n| check_name(n).is_ok()) else {
+            return refuse(format!("{} does not name a file", typed.display()));
+        };
+        let parent = typed.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        (parent.to_owned(), Some(name))
+    };
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+    let folder = match fs::open(&folder_path, flags, Mode::empty()) {
+        Ok(fd) => Arc::new(fd),
+        Err(Errno::NOENT) => {
+            return refuse(format!(
+                "folder {} does not exist on the destination: create it first",
+                folder_path.display()
+            ));
+        }
+        Err(e) => return refuse(format!("cannot open folder {}: {e}", folder_path.display())),
+    };
+    let folder_path = folder_path.canonicalize().unwrap_or(folder_path);
+    let mut targets = Vec::new();
+    for image in &open.images {
+        let name = single_name.clone().unwrap_or_else(|| image.name.clone());
+        let mut target =
+            Target { folder: folder.clone(), folder_path: folder_path.clone(), name, replaces: false };
+        target.replaces = standing(&target, image, open.force)?;
+        targets.push(target);
+    }
+    room(&folder, &folder_path, &open.images)?;
+    Ok(targets)
+}
+
+/// `~/` as a shell would have it; no shell ever sees the path.
+fn expand_home(path: &str) -> PathBuf {
+    match (path.strip_prefix("~/").or((path == "~").then_some("")), std::env::var_os("HOME")) {
+        (Some(rest), Some(home)) => Path::new(&home).join(rest),
+        _ if path.is_empty() => PathBuf::from("."),
+        _ => PathBuf::from(path),
+    }
+}
+
+/// Whether a file stands at the target that may be replaced; everything else there is refused.
+fn standing(target: &Target, image: &ImageEntry, force: bool) -> Result<bool, Failure> {
+    let path = target.path();
+    let shown = path.display();
+    let stat = match fs::statat(&target.folder, target.name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(false),
+        Err(e) => return refuse(format!("cannot look at {shown}: {e}")),
+        Ok(stat) => stat,
+    };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {}
+        FileType::Directory => return refuse(format!("{shown} is a folder: give another name")),
+        FileType::Symlink => {
+            return refuse(format!(
+                "{shown} is a symbolic link, which a copy never follows: name the file itself"
+            ));
+        }
+        FileType::BlockDevice => {
+            return refuse(format!("{shown} is a block device: this version writes to files only"));
+        }
+        _ => return refuse(format!("{shown} is not a regular file: give another name")),
+    }
+    let source = &image.identity;
+    if (stat.st_dev, stat.st_ino, stat.st_size as u64) == (source.dev, source.ino, image.size)
+        && stat.st_mtime * 1_000_000_000 + stat.st_mtime_nsec as i64 == source.mtime_ns
+    {
+        return refuse(format!("{shown} is the source itself: give another destination"));
+    }
+    if !force {
+        return refuse(format!(
+            "{shown} exists on the destination: give another name, or replace it with --force"
+        ));
+    }
+    let standing = Image::open_at(fd(target), OsStr::from_bytes(target.name.as_bytes()), &path, false);
+    match standing.and_then(|i| i.users()) {
+        Ok(users) if users.is_empty() => Ok(true),
+        Ok(users) => refuse(format!(
+            "{shown} is in use by {}: stop it first (--force does not replace it)",
+            users.join(", ")
+        )),
+        Err(e) => refuse(e.to_string()),
+    }
+}
+
+pub(crate) fn fd(target: &Target) -> std::os::fd::BorrowedFd<'_> {
+    std::os::fd::AsFd::as_fd(&*target.folder)
+}
+
+/// Room for all images together: what is replaced stays until its copy is complete.
+fn room(folder: &OwnedFd, path: &Path, images: &[ImageEntry]) -> Result<(), Failure> {
+    let space = match fs::fstatvfs(folder) {
+        Ok(space) => space,
+        Err(e) => return refuse(format!("cannot ask {} for its free space: {e}", path.display())),
+    };
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    let need: u64 = images.iter().map(|i| i.allocated.min(i.size)).fold(0, u64::saturating_add);
+    if need > free {
+        return refuse(format!(
+            "not enough room in {} on the destination: {need} bytes are needed, {free} are free",
+            path.display()
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::manifest::SourceIdentity;
+
+    fn open(path: &Path, names: &[&str], force: bool) -> Open {
+        let entry = |name: &&str| ImageEntry {
+            name: (*name).into(),
+            size: 4096,
+            allocated: 4096,
+            mode: 0o600,
+            uid: 0,
+            gid: 0,
+            xattrs: vec![],
+            identity: SourceIdentity { dev: 0, ino: 0, mtime_ns: 0, ctime_ns: 0 },
+        };
+        Open {
+            job: [0; 16],
+            epoch: 1,
+            chunk: 1 << 20,
+            lanes: 1,
+            path: path.to_str().unwrap().into(),
+            force,
+            dry_run: false,
+            sync_window: 0,
+            images: names.iter().map(entry).collect(),
+        }
+    }
+
+    #[test]
+    fn folder_or_file_as_scp_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let path = |p: &str, names: &[&str]| {
+            resolve(&open(&base.join(p), names, false))
+                .map(|t| t.iter().map(Target::path).collect::<Vec<_>>())
+        };
+        assert_eq!(path("", &["a"]).unwrap(), [base.join("a")]);
+        assert_eq!(path("new.img", &["a"]).unwrap(), [base.join("new.img")]);
+        assert_eq!(path("", &["a", "b"]).unwrap(), [base.join("a"), base.join("b")]);
+        for (p, names) in [
+            ("nowhere/", &["a"][..]),
+            ("no/where", &["a"]),
+            ("x", &["a", "b"]),
+            ("..", &["a"]),
+            (".", &["/etc/x"]),
+        ] {
+            if let Ok(got) = path(p, names) {
+                assert!(p == ".." || p == ".", "{p}: {got:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_stands_there_is_not_replaced_without_force() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a"), "x").unwrap();
+        std::fs::create_dir(dir.path().join("d")).unwrap();
+        std::os::unix::fs::symlink("a", dir.path().join("l")).unwrap();
+        let dir = dir.path();
+        let reason = |n: &str, force| resolve(&open(dir, &[n], force)).unwrap_err().reason;
+        assert!(reason("a", false).contains("--force"));
+        assert!(resolve(&open(dir, &["a"], true)).unwrap()[0].replaces);
+        assert!(reason("d", true).contains("folder"));
+        assert!(reason("l", true).contains("symbolic link"));
+    }
+
+    #[test]
+    fn room_is_counted_for_all_images_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut o = open(dir.path(), &["a", "b"], false);
+        for image in &mut o.images {
+            image.size = 1 << 60;
+            image.allocated = 1 << 55;
+        }
+        assert!(resolve(&o).unwrap_err().reason.contains("not enough room"));
+        for image in &mut o.images {
+            image.allocated = 0; // a hole costs nothing
+        }
+        assert!(resolve(&o).is_ok());
+    }
+}

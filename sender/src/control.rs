@@ -1,0 +1,108 @@
+//! The control connection: what the receiver says, and what is said to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lanes::{Error, Lane, message};
+use proto::control::{Failure, ToReceiver, ToSender};
+use proto::session::Violation;
+use tokio::io::{ReadHalf, WriteHalf};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::job::Shared;
+
+/// An image is in place.
+#[derive(Clone, Debug)]
+pub(crate) struct Committed {
+    pub(crate) image: u32,
+    pub(crate) tree: [u8; 32],
+    pub(crate) path: String,
+    pub(crate) notices: Vec<String>,
+}
+
+/// Why the control connection ended the job.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// The receiver said so.
+    ByReceiver(Failure),
+    /// The connection broke or fell silent.
+    Lost(Error),
+    /// The receiver broke the protocol.
+    Violation(String),
+}
+
+impl From<Violation> for Ended {
+    fn from(v: Violation) -> Ended {
+        Ended::Violation(v.to_string())
+    }
+}
+
+/// Takes in messages until the receiver ends the conversation.
+pub(crate) async fn listen(
+    mut from: ReadHalf<Lane>,
+    dead_after: Duration,
+    committed: mpsc::UnboundedSender<Committed>,
+    shared: Arc<Shared>,
+) -> Ended {
+    loop {
+        let message = match timeout(dead_after, message::receive::<ToSender>(&mut from)).await {
+            Ok(Ok(message)) => message,
+            Ok(Err(e)) => return Ended::Lost(e),
+            Err(_) => {
+                let silent = format!("nothing heard for {} s", dead_after.as_secs());
+                return Ended::Lost(Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, silent)));
+            }
+        };
+        if let Err(ended) = apply(message, &committed, &shared) {
+            return ended;
+        }
+    }
+}
+
+fn apply(
+    message: ToSender,
+    committed: &mpsc::UnboundedSender<Committed>,
+    shared: &Shared,
+) -> Result<(), Ended> {
+    match message {
+        ToSender::Ack { lanes } => {
+            let mut session = shared.session();
+            lanes.into_iter().try_for_each(|ack| session.acknowledge(ack))?;
+            shared.meter.set_totals(session.totals());
+            shared.progressed.notify_one();
+        }
+        ToSender::LaneClosed(ack) => {
+            let mut session = shared.session();
+            session.acknowledge(ack)?;
+            shared.meter.set_totals(session.totals());
+            shared.progressed.notify_one();
+        }
+        ToSender::Stages(stages) => shared.meter.set_receiver(stages),
+        ToSender::Committed { image, tree, path, notices } => {
+            shared.session().committed(image)?;
+            let _ = committed.send(Committed { image, tree, path, notices });
+        }
+        ToSender::Fail(failure) => return Err(Ended::ByReceiver(failure)),
+        ToSender::Heartbeat => {}
+        ToSender::Accept(_) => return Err(Ended::Violation("it accepted the job twice".into())),
+    }
+    Ok(())
+}
+
+/// Sends what is queued, and heartbeats in between, until the queue is closed.
+pub(crate) async fn speak(
+    mut to: WriteHalf<Lane>,
+    dead_after: Duration,
+    mut queue: mpsc::UnboundedReceiver<ToReceiver>,
+) -> Result<(), Error> {
+    // Four beats fit into the time after which the other side gives up.
+    let beat = dead_after / 4;
+    loop {
+        match timeout(beat, queue.recv()).await {
+            Ok(Some(message)) => message::send(&mut to, &message).await?,
+            Ok(None) => return Ok(()),
+            Err(_) => message::send(&mut to, &ToReceiver::Heartbeat).await?,
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! One job from `Open` to the last commit.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use blockio::{Engine, EngineChoice, Pool};
+use lanes::dial::Dialer;
+use lanes::{Lane, message};
+use proto::control::{Accept, Failure, LaneId, Open, ToReceiver, ToSender};
+use proto::digest::Digests;
+use proto::geometry::ChunkSize;
+use proto::session::SenderSession;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::control::{self, Committed, Ended};
+use crate::digest::Digester;
+use crate::dispatch;
+use crate::meter::{Bottleneck, Meter, Snapshot};
+use crate::read::{DEPTH, Reader};
+use crate::source::Source;
+
+/// When a lane breaks, the receiver's own reason may still be on its way: wait so long for it.
+const REASON_GRACE: Duration = Duration::from_secs(3);
+/// Units ready to be sent; data among them is bounded by the pool anyway.
+const READY: usize = 256;
+
+/// How a job is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Data lanes.
+    pub streams: u32,
+    /// Chunk size.
+    pub chunk: ChunkSize,
+    /// I/O engine.
+    pub engine: EngineChoice,
+    /// Bytes of buffers; `None`: what lanes and read depth need.
+    pub memory: Option<u64>,
+    /// Hash any amount of zeros for the `b3` digest.
+    pub b3_always: bool,
+    /// Destination as typed.
+    pub path: String,
+    /// Replace existing destinations.
+    pub force: bool,
+    /// Change nothing.
+    pub dry_run: bool,
+    /// Bytes between two flushes at the destination.
+    pub sync_window: u64,
+    /// A receiver silent for so long is dead.
+    pub dead_after: Duration,
+}
+
+/// A job ready to run.
+#[derive(Debug)]
+pub struct Job {
+    /// What is moved.
+    pub sources: Vec<Source>,
+    /// How to connect.
+    pub dialer: Dialer,
+    /// Where the control connection may be made, best first.
+    pub addresses: Vec<SocketAddr>,
+    /// Where data lanes go, in turn; empty: where control went.
+    pub via: Vec<SocketAddr>,
+    /// The rest.
+    pub options: Options,
+}
+
+/// What happens on the way.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The job is accepted and starts: something the user should know, a sentence each.
+    Started {
+        /// Notices of both ends.
+        notices: Vec<String>,
+        /// Where control is connected.
+        peer: SocketAddr,
+    },
+    /// An image is in place.
+    Committed {
+        /// Its name.
+        name: String,
+        /// Where.
+        path: String,
+        /// Notices of the receiver.
+        notices: Vec<String>,
+    },
+}
+
+/// A finished job.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// Name → digests.
+    pub digests: BTreeMap<String, Digests>,
+    /// Engine of the sender and of the receiver, `uring` or `sync`.
+    pub engines: (String, String),
+    /// The stage that limited it; `None` when nothing was sent.
+    pub bottleneck: Option<Bottleneck>,
+    /// All counters; its time runs from the first read to the last durable acknowledgement.
+    pub meter: Snapshot,
+}
+
+/// State shared by the tasks of one job.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    session: Mutex<SenderSession>,
+    pub(crate) meter: Arc<Meter>,
+    /// Something was acknowledged or planned to its end.
+    pub(crate) progressed: Notify,
+}
+
+impl Shared {
+    pub(crate) fn session(&self) -> MutexGuard<'_, SenderSession> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Which part of the job ended, and how.
+enum Part {
+    Reader(Result<(), Failure>),
+    Lane(LaneId, Result<(), lanes::Error>),
+    Listener(Ended),
+    Speaker(Result<(), lanes::Error>),
+    /// Of an image all of which is written.
+    Digests(Result<(u32, Digests), Failure>),
+}
+
+/// Runs a job. Counters appear in `meter` while it runs, events go to `events`; when `stop` is
+/// ready the job ends with its failure.
+///
+/// # Errors
+/// The first cause, with its exit code; the receiver was told, or told us.
+pub async fn run(
+    job: Job,
+    meter: Arc<Meter>,
+    events: impl Fn(Event),
+    stop: impl Future<Output = Failure>,
+) -> Result<Summary, Failure> {
+    let o = &job.options;
+    let slots = slots(o)?;
+    let mut control = job.dialer.control(&job.addresses).await.map_err(|e| unreachable_peer(&e))?;
+    let peer = control.peer();
+    let accept = open(&mut control, &job).await?;
+
+    let broke = |e: blockio::Error| Failure::new(1, e.to_string());
+    let pool = Pool::new(slots, o.chunk.bytes() as usize).map_err(broke)?;
+    let engine = Engine::start(o.engine, 2 * DEPTH as u32, &pool).map_err(broke)?;
+    let mut notices: Vec<String> = job.sources.iter().flat_map(|s| s.notices().to_vec()).collect();
+    notices.extend(engine.notices());
+    notices.extend(accept.notices);
+    events(Event::Started { notices, peer });
+    let engines = (engine.kind().as_str().to_owned(), accept.engine);
+
+    let (say, queue) = mpsc::unbounded_channel();
+    let (from, to) = tokio::io::split(control);
+    if o.dry_run {
+        let _ = say.send(ToReceiver::Done);
+        drop(say);
+        let _ = control::speak(to, o.dead_after, queue).await;
+        let meter = meter.snapshot(true);
+        return Ok(Summary { digests: BTreeMap::new(), engines, bottleneck: None, meter });
+    }
+
+    let sizes: Vec<u64> = job.sources.iter().map(|s| s.entry().size).collect();
+    let shared = Arc::new(Shared {
+        session: Mutex::new(SenderSession::new(job.dialer.epoch, sizes.len())),
+        meter: meter.clone(),
+        progressed: Notify::new(),
+    });
+    let digester = Digester::start(&sizes, o.chunk, o.b3_always)
+        .map_err(|e| Failure::new(1, format!("cannot start the digest thread: {e}")))?;
+    let sources: Arc<[Source]> = job.sources.into();
+    let mut parts: JoinSet<Part> = JoinSet::new();
+    let (committed, mut commits) = mpsc::unbounded_channel();
+    {
+        let (dead_after, shared) = (o.dead_after, shared.clone());
+        parts
+            .spawn(async move { Part::Listener(control::listen(from, dead_after, committed, shared).await) });
+        parts.spawn(async move { Part::Speaker(control::speak(to, dead_after, queue).await) });
+    }
+
+    let work = async {
+        let (ready, take) = async_channel::bounded(READY);
+        let via = if job.via.is_empty() { vec![peer] } else { job.via.clone() };
+        for (id, lane) in join_lanes(&job.dialer, &via, o.streams, &shared).await? {
+            let (queue, shared, chunk) = (take.clone(), shared.clone(), o.chunk);
+            parts.spawn(async move { Part::Lane(id, dispatch::run(id, lane, chunk, queue, shared).await) });
+        }
+        drop(take);
+        let reader = Reader {
+            sources: sources.clone(),
+            chunk: o.chunk,
+            engine,
+            pool,
+            digester: digester.clone(),
+            ready,
+            shared: shared.clone(),
+        };
+        parts.spawn(async move { Part::Reader(reader.run().await) });
+        let mut digests = BTreeMap::new();
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            tokio::select! {
+                Some(part) = parts.join_next() => {
+                    if let Some((image, announced)) = settle(part)? {
+                        let _ = say.send(ToReceiver::Finish { image, tree: announced.tree });
+                        digests.insert(sources[image as usize].entry().name.clone(), announced);
+                    }
+                }
+                () = shared.progressed.notified() => {
+                    for image in shared.session().take_finished() {
+                        // A task of its own: zeros may still be being hashed.
+                        let (digester, source) = (digester.clone(), sources[image as usize].clone());
+                        parts.spawn(async move { Part::Digests(complete(image, source, digester).await) });
+                    }
+                }
+                failure = &mut stop => return Err(Cause::Ours(failure)),
+                Some(done) = commits.recv() => {
+                    let name = &sources[done.image as usize].entry().name;
+                    check(&done, digests.get(name))?;
+                    events(Event::Committed { name: name.clone(), path: done.path, notices: done.notices });
+                    if shared.session().is_done() {
+                        return Ok(digests);
+                    }
+                }
+            }
+        }
+    };
+    match work.await {
+        Ok(digests) => {
+            let _ = say.send(ToReceiver::Done);
+            drop(say);
+            // The goodbye only spares the receiver a wait; everything is in place.
+            let _ = timeout(REASON_GRACE, until_speaker_ends(&mut parts)).await;
+            let meter = meter.snapshot(true);
+            Ok(Summary { digests, engines, bottleneck: meter.bottleneck(), meter })
+        }
+        Err(cause) => {
+            let failure = first_cause(cause, &mut parts).await;
+            let _ = say.send(ToReceiver::Abort(failure.clone()));
+            drop(say);
+            let _ = timeout(REASON_GRACE, until_speaker_ends(&mut parts)).await;
+            Err(failure)
+        }
+    }
+}
+
+/// Buffers of the pool: one per lane, the reads in flight, and some ready in between.
+fn slots(o: &Options) -> Result<usize, Failure> {
+    let least = o.streams as usize + 2;
+    let Some(memory) = o.memory else { return Ok(o.streams as usize + 2 * DEPTH) };
+    let slots = usize::try_from(memory / u64::from(o.chunk.bytes())).unwrap_or(usize::MAX);
+    if slots < least {
+        let need = least as u64 * u64::from(o.chunk.bytes());
+        return Err(Failure::new(
+            2,
+            format!(
+                "{} streams with chunks of {} need {need} bytes of buffers, --memory gives {memory}: fewer --streams or a smaller --chunk",
+                o.streams, o.chunk
+            ),
+        ));
+    }
+    Ok(slots.min(o.streams as usize + 64))
+}
+
+fn unreachable_peer(error: &lanes::Error) -> Failure {
+    let hint = match error {
+        lanes::Error::Refused { peer } | lanes::Error::NoAnswer { peer, .. } => format!(
+            ": a firewall between this host and {} may block the data port: open TCP {} towards it there (nft add rule inet filter input tcp dport {} accept), choose a port with --port, or another address with --via",
+            peer.ip(),
+            peer.port(),
+            peer.port()
+        ),
+        lanes::Error::NotTls { .. } => ": choose another port with --port".into(),
+        _ => String::new(),
+    };
+    Failure::new(3, format!("{error}{hint}"))
+}
+
+/// Sends `Open` and waits for the verdict.
+async fn open(control: &mut Lane, job: &Job) -> Result<Accept, Failure> {
+    let o = &job.options;
+    let lost = |e: lanes::Error| Failure::new(1, format!("{}: {e} before the job began", job.dialer_peer()));
+    let message = ToReceiver::Open(Open {
+        job: job.dialer.session.0,
+        epoch: job.dialer.epoch,
+        chunk: o.chunk.bytes(),
+        lanes: o.streams,
+        path: o.path.clone(),
+        force: o.force,
+        dry_run: o.dry_run,
+        sync_window: o.sync_window,
+        images: job.sources.iter().map(|s| s.entry().clone()).collect(),
+    });
+    message::send(control, &message).await.map_err(lost)?;
+    loop {
+        // The receiver beats while it checks, so silence means that it is gone.
+        match timeout(o.dead_after, message::receive::<ToSender>(control)).await {
+            Ok(Ok(ToSender::Accept(accept))) => return Ok(accept),
+            Ok(Ok(ToSender::Fail(failure))) => return Err(failure),
+            Ok(Ok(ToSender::Heartbeat)) => {}
+            Ok(Ok(_)) => return Err(Failure::new(1, "the receiver answered out of turn")),
+            Ok(Err(e)) => return Err(lost(e)),
+            Err(_) => return Err(Failure::new(1, "the receiver fell silent before the job began")),
+        }
+    }
+}
+
+impl Job {
+    fn dialer_peer(&self) -> String {
+        self.addresses.first().map_or_else(|| "the receiver".into(), ToString::to_string)
+    }
+}
+
+/// Joins all lanes side by side; either all of them stand, or the job does not start.
+async fn join_lanes(
+    dialer: &Dialer,
+    via: &[SocketAddr],
+    streams: u32,
+    shared: &Shared,
+) -> Result<Vec<(LaneId, Lane)>, Cause> {
+    let mut joins = JoinSet::new();
+    for peer in via.iter().cycle().take(streams as usize).copied() {
+        let id = shared.session().open_lane();
+        let dialer = dialer.clone();
+        joins.spawn(async move { (id, dialer.join(id, peer).await) });
+    }
+    let mut lanes = Vec::new();
+    while let Some(done) = joins.join_next().await {
+        let (id, lane) = done.map_err(|e| Cause::Ours(Failure::new(1, format!("a lane broke down: {e}"))))?;
+        lanes.push((id, lane.map_err(|e| Cause::Connection(unreachable_peer(&e).reason))?));
+    }
+    Ok(lanes)
+}
+
+/// The digests of an image all of which is written, once the source proved unchanged.
+async fn complete(image: u32, source: Source, digester: Digester) -> Result<(u32, Digests), Failure> {
+    let digests = digester.finish(image).await;
+    let lost = || Failure::new(1, format!("parts of {} were never hashed", source.entry().name));
+    let digests = digests.ok_or_else(lost)?;
+    source.check_unchanged()?;
+    Ok((image, digests))
+}
+
+fn check(done: &Committed, ours: Option<&Digests>) -> Result<(), Cause> {
+    if ours.is_some_and(|d| d.tree == done.tree) {
+        return Ok(());
+    }
+    Err(Cause::Ours(Failure::new(4, format!("{} differs from the source after the copy", done.path))))
+}
+
+/// Why the job ends early.
+enum Cause {
+    /// Found here.
+    Ours(Failure),
+    /// Said by the receiver.
+    Theirs(Failure),
+    /// A connection broke: the receiver may have a better reason.
+    Connection(String),
+}
+
+/// Takes in the end of one part; digests are passed on.
+fn settle(part: Result<Part, tokio::task::JoinError>) -> Result<Option<(u32, Digests)>, Cause> {
+    match part {
+        Ok(Part::Digests(done)) => done.map(Some).map_err(Cause::Ours),
+        Ok(Part::Reader(done)) => done.map(|()| None).map_err(Cause::Ours),
+        Ok(Part::Lane(_, Ok(())) | Part::Speaker(Ok(()))) => Ok(None),
+        Ok(Part::Lane(id, Err(e))) => Err(Cause::Connection(format!("data connection {}: {e}", id.0))),
+        Ok(Part::Speaker(Err(e))) => Err(Cause::Connection(e.to_string())),
+        Ok(Part::Listener(Ended::ByReceiver(failure))) => Err(Cause::Theirs(failure)),
+        Ok(Part::Listener(Ended::Lost(e))) => Err(Cause::Connection(e.to_string())),
+        Ok(Part::Listener(Ended::Violation(what))) => {
+            Err(Cause::Ours(Failure::new(1, format!("the receiver broke the protocol: {what}"))))
+        }
+        Err(e) => Err(Cause::Ours(Failure::new(1, format!("a task broke down: {e}")))),
+    }
+}
+
+/// The reason to show: what the receiver says wins over the resets that follow from it.
+async fn first_cause(cause: Cause, parts: &mut JoinSet<Part>) -> Failure {
+    let symptom = match cause {
+        Cause::Ours(failure) | Cause::Theirs(failure) => return failure,
+        Cause::Connection(symptom) => symptom,
+    };
+    let said = async {
+        while let Some(part) = parts.join_next().await {
+            if let Ok(Part::Listener(Ended::ByReceiver(failure))) = part {
+                return Some(failure);
+            }
+        }
+        None
+    };
+    match timeout(REASON_GRACE, said).await {
+        Ok(Some(failure)) => failure,
+        _ => Failure::new(1, format!("the receiver went away without a reason ({symptom})")),
+    }
+}
+
+async fn until_speaker_ends(parts: &mut JoinSet<Part>) {
+    while let Some(part) = parts.join_next().await {
+        if matches!(part, Ok(Part::Speaker(_))) {
+            // The last bytes leave before the process does.
+            sleep(Duration::from_millis(10)).await;
+            return;
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Extents to units of work, in image order.
+
+use std::ops::Range;
+
+use proto::extents::BlockMap;
+use proto::geometry::{BLOCK, ChunkSize};
+
+use crate::Source;
+
+/// One step of the plan.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    /// Read this chunk.
+    Data {
+        image: u32,
+        chunk: u64,
+        /// Blocks inside extents; the rest is a hole.
+        extents: BlockMap,
+        /// Whole chunks of the same extent that follow.
+        ahead: u32,
+    },
+    /// These chunks are a hole.
+    Hole { image: u32, chunk: u64, count: u64 },
+    /// The image has no more units.
+    End { image: u32 },
+}
+
+/// Walks one image's extents, calling `emit` for each step until it says stop (`false`).
+///
+/// # Errors
+/// What the file system says to SEEK_DATA or SEEK_HOLE.
+pub(crate) fn walk(
+    index: u32,
+    source: &Source,
+    chunk: ChunkSize,
+    mut emit: impl FnMut(Work) -> bool,
+) -> Result<(), blockio::Error> {
+    let (size, bytes) = (source.entry().size, u64::from(chunk.bytes()));
+    let chunks = chunk.count(size);
+    let mut extent = source.image.next_data(0)?;
+    let mut at = 0;
+    while at < chunks {
+        let Some(next) = extent.clone() else {
+            if !emit(Work::Hole { image: index, chunk: at, count: chunks - at }) {
+                return Ok(());
+            }
+            break;
+        };
+        let first = next.start / bytes;
+        if first > at {
+            if !emit(Work::Hole { image: index, chunk: at, count: first - at }) {
+                return Ok(());
+            }
+            at = first;
+        }
+        let here = at * bytes..((at + 1) * bytes).min(size);
+        let mut extents = BlockMap::EMPTY;
+        let mut ahead = 0;
+        while let Some(e) = extent.clone().filter(|e| e.start < here.end) {
+            extents.set(blocks(&e, &here));
+            if e.end > here.end {
+                ahead = u32::try_from((e.end - here.end) / bytes).unwrap_or(u32::MAX);
+                extent = Some(here.end..e.end);
+                break;
+            }
+            extent = if e.end >= size { None } else { source.image.next_data(e.end)? };
+        }
+        if !emit(Work::Data { image: index, chunk: at, extents, ahead }) {
+            return Ok(());
+        }
+        at += 1;
+    }
+    emit(Work::End { image: index });
+    Ok(())
+}
+
+/// The blocks of a chunk that an extent touches.
+fn blocks(extent: &Range<u64>, chunk: &Range<u64>) -> Range<usize> {
+    let block = u64::from(BLOCK);
+    let start = extent.start.max(chunk.start) - chunk.start;
+    let end = extent.end.min(chunk.end) - chunk.start;
+    // Both lie within one chunk, so they fit.
+    (start / block) as usize..end.div_ceil(block) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    fn plan(size: u64, data: &[(u64, usize)]) -> Vec<Work> {
+        let dir = std::env::temp_dir().join(format!("vmferry-plan-{}-{size}", std::process::id()));
+        let file = File::create(&dir).unwrap();
+        file.set_len(size).unwrap();
+        for (at, len) in data {
+            file.write_all_at(&vec![1; *len], *at).unwrap();
+        }
+        drop(file);
+        let source = Source::open(&dir, true, false).unwrap();
+        let mut steps = Vec::new();
+        walk(0, &source, ChunkSize::DEFAULT, |w| {
+            steps.push(w);
+            true
+        })
+        .unwrap();
+        std::fs::remove_file(&dir).unwrap();
+        steps
+    }
+
+    #[test]
+    fn covers_every_chunk_once_and_knows_what_lies_ahead() {
+        let mib = 1u64 << 20;
+        let steps = plan(100 * mib + 7, &[(3 * mib + 8192, 4096), (10 * mib, 3 << 20), (100 * mib + 6, 1)]);
+        let mut next = 0;
+        for step in &steps {
+            match step {
+                Work::Data { chunk, .. } => {
+                    assert_eq!(*chunk, next);
+                    next += 1;
+                }
+                Work::Hole { chunk, count, .. } => {
+                    assert_eq!(*chunk, next);
+                    next += count;
+                }
+                Work::End { .. } => assert_eq!(next, 101),
+            }
+        }
+        let data = |s: &Work| match s {
+            Work::Data { chunk, ahead, .. } => Some((*chunk, *ahead)),
+            _ => None,
+        };
+        assert_eq!(
+            steps.iter().filter_map(data).collect::<Vec<_>>(),
+            [(3, 0), (10, 2), (11, 1), (12, 0), (100, 0)]
+        );
+    }
+
+    #[test]
+    fn empty_and_all_hole_images() {
+        assert!(matches!(plan(0, &[])[..], [Work::End { .. }]));
+        assert!(matches!(plan(1 << 40, &[])[..], [Work::Hole { count: 1_048_576, .. }, Work::End { .. }]));
+    }
+}

@@ -1,0 +1,168 @@
+//! The reader: plan → buffers → hashes → ready queue.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use blockio::{Buffer, Engine, Pool};
+use proto::control::Failure;
+use proto::digest::chunk_leaves;
+use proto::extents::BlockMap;
+use proto::geometry::{BLOCK, ChunkSize};
+use proto::session::Unit;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+use crate::digest::Digester;
+use crate::job::Shared;
+use crate::plan::{Work, walk};
+use crate::source::Source;
+
+/// Reads in flight. More only add latency on the disks measured (depth 4-8 saturates them).
+pub(crate) const DEPTH: usize = 8;
+/// Steps that the plan may be ahead of the reader.
+const PLAN_AHEAD: usize = 64;
+
+/// A unit that may be sent.
+#[derive(Debug)]
+pub(crate) enum Ready {
+    Data { unit: Unit, ahead: u32, map: BlockMap, leaves: Vec<[u8; 32]>, buffer: Buffer },
+    Zero { unit: Unit },
+}
+
+/// What the reader needs of the job.
+#[derive(Clone)]
+pub(crate) struct Reader {
+    pub(crate) sources: Arc<[Source]>,
+    pub(crate) chunk: ChunkSize,
+    pub(crate) engine: Engine,
+    pub(crate) pool: Pool,
+    pub(crate) digester: Digester,
+    pub(crate) ready: async_channel::Sender<Ready>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Reader {
+    /// Reads everything and fills the ready queue; returns when the last unit is in it.
+    pub(crate) async fn run(self) -> Result<(), Failure> {
+        let (steps, mut plan) = mpsc::channel(PLAN_AHEAD);
+        let (sources, chunk) = (self.sources.clone(), self.chunk);
+        // SEEK_DATA may read metadata from the disk, so the walk has a thread.
+        let walker = tokio::task::spawn_blocking(move || {
+            (0u32..)
+                .zip(sources.iter())
+                .try_for_each(|(i, source)| walk(i, source, chunk, |step| steps.blocking_send(step).is_ok()))
+        });
+        let depth = Arc::new(Semaphore::new(DEPTH));
+        let mut reads: JoinSet<Result<(), Failure>> = JoinSet::new();
+        while let Some(step) = plan.recv().await {
+            while let Some(done) = reads.try_join_next() {
+                settled(done)?;
+            }
+            match step {
+                Work::Hole { image, chunk, count } => {
+                    self.shared.session().plan(image);
+                    self.zero(Unit { image, chunk, count, bytes: 0 }).await;
+                }
+                Work::Data { image, chunk, extents, ahead } => {
+                    self.shared.meter.reading_starts();
+                    let waiting = Instant::now();
+                    let buffer = self.pool.take().await;
+                    self.shared.meter.buffer_wait.since(waiting);
+                    let Ok(turn) = depth.clone().acquire_owned().await else { break };
+                    self.shared.session().plan(image);
+                    let this = self.clone();
+                    reads.spawn(async move {
+                        let done = this.chunk(image, chunk, &extents, ahead, buffer).await;
+                        drop(turn);
+                        done
+                    });
+                }
+                Work::End { image } => {
+                    self.shared.session().plan_end(image);
+                    self.shared.progressed.notify_one();
+                }
+            }
+        }
+        while let Some(done) = reads.join_next().await {
+            settled(done)?;
+        }
+        match walker.await {
+            Ok(done) => done.map_err(|e| Failure::new(1, e.to_string())),
+            Err(e) => Err(Failure::new(1, format!("the planner broke down: {e}"))),
+        }
+    }
+
+    async fn zero(&self, unit: Unit) {
+        let source = &self.sources[unit.image as usize];
+        let per_chunk = self.chunk.leaves() as u64;
+        self.digester.zeros(unit.image, unit.chunk * per_chunk, unit.count * per_chunk);
+        let start = unit.chunk * u64::from(self.chunk.bytes());
+        let covered = unit.count * u64::from(self.chunk.bytes());
+        self.shared.meter.zero_bytes.add(covered.min(source.entry().size - start));
+        let _ = self.ready.send(Ready::Zero { unit }).await;
+    }
+
+    async fn chunk(
+        &self,
+        image: u32,
+        chunk: u64,
+        extents: &BlockMap,
+        ahead: u32,
+        buffer: Buffer,
+    ) -> Result<(), Failure> {
+        let meter = &self.shared.meter;
+        let source = &self.sources[image as usize];
+        let size = source.entry().size;
+        let len = self.chunk.len_of(chunk, size);
+        let offset = chunk * u64::from(self.chunk.bytes());
+        let started = Instant::now();
+        let (mut buffer, read) = self.engine.read(&source.image, buffer, offset, len as usize).await;
+        meter.read.since(started);
+        let got = read.map_err(|e| Failure::new(1, e.to_string()))?;
+        if got < len as usize {
+            source.check_unchanged()?;
+            let path = source.image.path().display();
+            let reason = format!("{path} ended at byte {} of {size} while it was read", offset + got as u64);
+            return Err(Failure::new(1, reason));
+        }
+        meter.read_bytes.add(u64::from(len));
+
+        let started = Instant::now();
+        let map = crate::scan::data_map(&buffer[..len as usize], extents);
+        let bytes = map.data_bytes(len);
+        let unit = Unit { image, chunk, count: 1, bytes };
+        if bytes == 0 {
+            meter.hash.since(started);
+            self.zero(unit).await;
+            return Ok(());
+        }
+        meter.zero_bytes.add(u64::from(len - bytes));
+        blank_outside(&mut buffer[..len as usize], &map);
+        let leaves = chunk_leaves(size, self.chunk, chunk, &map, &buffer[..len as usize]);
+        let blocks = (self.chunk.leaf() / BLOCK) as usize;
+        let present = (0..len.div_ceil(self.chunk.leaf()) as usize)
+            .map(|i| map.any(i * blocks..(i + 1) * blocks).then(|| leaves[i]))
+            .collect();
+        self.digester.leaves(image, chunk * self.chunk.leaves() as u64, present);
+        meter.hash.since(started);
+        let _ = self.ready.send(Ready::Data { unit, ahead, map, leaves, buffer }).await;
+        Ok(())
+    }
+}
+
+/// What is outside the map is hashed as zero. It is zero already unless somebody wrote into a hole
+/// after the extents were read; then the hash must still fit what is sent, and the change itself
+/// is found at the end.
+fn blank_outside(bytes: &mut [u8], map: &BlockMap) {
+    let len = bytes.len() as u32; // at most one chunk
+    let mut at = 0;
+    for run in map.runs(len) {
+        bytes[at..run.start as usize].fill(0);
+        at = run.end as usize;
+    }
+    bytes[at..].fill(0);
+}
+
+fn settled(done: Result<Result<(), Failure>, tokio::task::JoinError>) -> Result<(), Failure> {
+    done.unwrap_or_else(|e| Err(Failure::new(1, format!("a read task broke down: {e}"))))
+}

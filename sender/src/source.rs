@@ -1,0 +1,122 @@
+//! What is moved, and whether it may be moved now.
+
+use std::path::Path;
+
+use blockio::Image;
+use proto::control::Failure;
+use proto::manifest::{ImageEntry, SourceIdentity, XATTRS_MAX, check_name};
+
+/// One source image, opened.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub(crate) image: Image,
+    entry: ImageEntry,
+    notices: Vec<String>,
+}
+
+/// Refused before anything changed.
+const REFUSED: u8 = 3;
+
+impl Source {
+    /// Opens an image and makes sure that nobody writes it, now or during the move. With `force`,
+    /// writers are a notice instead of an error; `direct` asks for O_DIRECT.
+    ///
+    /// # Errors
+    /// A sentence that names the image and the reason, exit code 3.
+    pub fn open(path: &Path, direct: bool, force: bool) -> Result<Source, Failure> {
+        let refused = |e: blockio::Error| Failure::new(REFUSED, e.to_string());
+        let image = Image::open_source(path, direct).map_err(refused)?;
+        let name = path.file_name().and_then(|n| n.to_str()).ok_or_else(|| {
+            Failure::new(REFUSED, format!("the name of {} is not valid UTF-8: rename it", path.display()))
+        })?;
+        check_name(name).map_err(|reason| Failure::new(REFUSED, reason))?;
+        let mut notices = Vec::new();
+        let in_use = match (image.guard(), image.users().map_err(refused)?.as_slice()) {
+            (Ok(()), []) => None,
+            (Err(e), []) => Some(e.to_string()),
+            (_, users) => {
+                Some(format!("{} is in use: {} may be writing it", path.display(), users.join(", ")))
+            }
+        };
+        match in_use {
+            Some(reason) if force => notices.push(format!("{reason}; the copy may be torn (--force)")),
+            Some(reason) => {
+                let hint = "stop the VM first, or copy a torn image with --force";
+                return Err(Failure::new(REFUSED, format!("{reason}: {hint}")));
+            }
+            None => {}
+        }
+        // Before the hole map is read: dirty pages are not yet extents on some file systems.
+        image.sync_before_map().map_err(refused)?;
+        notices.extend(image.notices());
+        let identity = image.identity().map_err(refused)?;
+        let entry = ImageEntry {
+            name: name.to_owned(),
+            size: image.size(),
+            allocated: image.allocated().map_err(refused)?,
+            mode: identity.mode & 0o7777,
+            uid: identity.uid,
+            gid: identity.gid,
+            xattrs: xattrs(&image, &mut notices),
+            identity: SourceIdentity {
+                dev: identity.dev,
+                ino: identity.ino,
+                mtime_ns: identity.mtime_ns,
+                ctime_ns: identity.ctime_ns,
+            },
+        };
+        Ok(Source { image, entry, notices })
+    }
+
+    /// Its line of the manifest.
+    pub fn entry(&self) -> &ImageEntry {
+        &self.entry
+    }
+
+    /// What the user should know, a sentence each.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    /// Fails when the image is not what it was when it was opened.
+    pub(crate) fn check_unchanged(&self) -> Result<(), Failure> {
+        let now = self.image.identity().map_err(|e| Failure::new(1, e.to_string()))?;
+        let then = &self.entry.identity;
+        let what = if now.size != self.entry.size {
+            format!("its size went from {} to {} bytes", self.entry.size, now.size)
+        } else if (now.mtime_ns, now.ctime_ns) != (then.mtime_ns, then.ctime_ns) {
+            "its time stamps moved".to_owned()
+        } else {
+            return Ok(());
+        };
+        let path = self.image.path().display();
+        Err(Failure::new(
+            1,
+            format!("{path} changed while it was copied ({what}): stop what writes it and send it again"),
+        ))
+    }
+}
+
+/// `user.*` attributes and POSIX ACLs; labels of the source's security policy stay behind.
+fn xattrs(image: &Image, notices: &mut Vec<String>) -> Vec<(String, Vec<u8>)> {
+    // Twice the limit: whatever does not fit is over it. A file system without attributes has none.
+    let mut names = vec![0u8; 2 * XATTRS_MAX];
+    let listed = rustix::fs::flistxattr(image.file(), &mut names).unwrap_or(0);
+    let mut found = Vec::new();
+    for name in names[..listed].split(|b| *b == 0).filter_map(|n| str::from_utf8(n).ok()) {
+        if !name.starts_with("user.") && !name.starts_with("system.posix_acl_") {
+            continue;
+        }
+        let mut value = vec![0u8; XATTRS_MAX];
+        if let Ok(len) = rustix::fs::fgetxattr(image.file(), name, &mut value) {
+            value.truncate(len);
+            found.push((name.to_owned(), value));
+        }
+    }
+    if found.iter().map(|(n, v)| n.len() + v.len()).sum::<usize>() > XATTRS_MAX {
+        let path = image.path().display();
+        notices.push(format!("the extended attributes of {path} are over {XATTRS_MAX} bytes: left behind"));
+        found.clear();
+    }
+    found
+}

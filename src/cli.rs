@@ -1,0 +1,192 @@
+//! The command line. Words are parsed here and nowhere else.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use blockio::EngineChoice;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use proto::geometry::ChunkSize;
+
+use crate::place::Place;
+
+/// Moves VM images between hosts: parallel verified connections, direct I/O on both ends.
+#[derive(Parser, Debug)]
+#[command(version, max_term_width = 100, arg_required_else_help = true)]
+pub struct Cli {
+    /// The verb.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The verbs.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Send images to another host (starts the receiver there through ssh)
+    Send(Box<Send>),
+    /// Receive one job; started by the sender through the remote shell
+    Receive(Receive),
+}
+
+/// Arguments of `send`.
+#[derive(Args, Debug)]
+pub struct Send {
+    /// Images (raw or qcow2 files; copied byte for byte)
+    #[arg(required = true, value_name = "IMAGE")]
+    pub images: Vec<PathBuf>,
+    /// Where to: HOST:FILE, or HOST:FOLDER (several images need a folder)
+    #[arg(value_name = "HOST:PATH")]
+    pub to: Place,
+
+    /// Parallel data connections (1 to 256)
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub streams: u32,
+    /// How the data connections are protected
+    #[arg(long, value_enum, default_value_t = Transport::Tls)]
+    pub transport: Transport,
+    /// Address of the destination for the data connections (instead of the one found through ssh)
+    #[arg(long, value_name = "ADDR")]
+    pub via: Vec<IpAddr>,
+    /// TCP port, or range of ports, that the receiver listens on
+    #[arg(long, value_name = "N[-M]", value_parser = port_range)]
+    pub port: Option<(u16, u16)>,
+    /// Command that reaches the host, called as COMMAND HOST vmferry receive --once --stdio
+    #[arg(short = 'e', long = "rsh", value_name = "COMMAND", default_value = "ssh")]
+    pub rsh: String,
+    /// How to call vmferry on the destination, for example 'sudo -n vmferry'
+    #[arg(long, value_name = "COMMAND", default_value = "vmferry")]
+    pub remote_path: String,
+
+    /// Replace existing destination files; also send an image that something may be writing
+    #[arg(long)]
+    pub force: bool,
+    /// Check everything on both hosts, change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Whole-image digest to insist on: b3 (as b3sum prints it) costs hashing every hole
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t = Digest::Tree)]
+    pub digest: Digest,
+
+    /// Unit of work: a power of two from 64K to 4M
+    #[arg(long, value_name = "SIZE", default_value_t = ChunkSize::DEFAULT)]
+    pub chunk: ChunkSize,
+    /// Memory for buffers on each end [default: what the streams need]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub memory: Option<u64>,
+    /// How to do disk I/O on both ends
+    #[arg(long, value_name = "auto|uring|sync", default_value_t = EngineChoice::Auto)]
+    pub engine: EngineChoice,
+    /// Use the page cache instead of O_DIRECT on both ends
+    #[arg(long)]
+    pub no_direct: bool,
+    /// Data that a power cut at the destination may cost, that is between two flushes
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    pub sync_window: u64,
+    /// A peer that is silent for so long is dead, seconds (3 to 3600)
+    #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(3..=3600))]
+    pub peer_timeout: u32,
+
+    /// One JSON object a line on standard output (docs/json.md)
+    #[arg(long)]
+    pub json: bool,
+    /// Report every so many seconds, one line each
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub log_interval: Option<std::time::Duration>,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Say more: what the remote shell says, notices in full
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+/// Arguments of `receive`.
+#[derive(Args, Debug)]
+pub struct Receive {
+    /// Receive one job, then end
+    #[arg(long, required = true)]
+    pub once: bool,
+    /// Be told the job's keys on standard input
+    #[arg(long, required = true)]
+    pub stdio: bool,
+}
+
+/// Transports.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transport {
+    /// TLS 1.3 over TCP, keys pinned on both sides
+    Tls,
+}
+
+/// Whole-image digests.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Digest {
+    /// Grows with the data; b3 too when an image has at most 64 GiB of zeros
+    Tree,
+    /// What b3sum prints, whatever it takes
+    B3,
+}
+
+/// `4G`, `512M`, `64K` or bytes; powers of 1024.
+pub fn size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("'{text}' is not a size: write 512M or 2G");
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let scale = match &text[digits.len()..] {
+        "" => 0,
+        "K" | "k" | "KiB" => 10,
+        "M" | "m" | "MiB" => 20,
+        "G" | "g" | "GiB" => 30,
+        "T" | "t" | "TiB" => 40,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    match number.checked_mul(1 << scale) {
+        Some(0) | None => Err(wrong()),
+        Some(bytes) => Ok(bytes),
+    }
+}
+
+fn seconds(text: &str) -> Result<std::time::Duration, String> {
+    match text.parse::<f64>() {
+        Ok(s) if (0.1..=86_400.0).contains(&s) => Ok(std::time::Duration::from_secs_f64(s)),
+        _ => Err(format!("'{text}' is not a time: give seconds from 0.1 to 86400")),
+    }
+}
+
+fn port_range(text: &str) -> Result<(u16, u16), String> {
+    let wrong = || format!("'{text}' is not a port or a range of ports: write 7000 or 7000-7099");
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
+    if first == 0 || first > last { Err(wrong()) } else { Ok((first, last)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn values_are_checked_where_they_are_typed() {
+        assert_eq!(size("2G"), Ok(2 << 30));
+        assert_eq!(size("1024"), Ok(1024));
+        for bad in ["", "0", "G", "1.5G", "-1", "99999999T", "5X"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+        assert_eq!(port_range("7000-7010"), Ok((7000, 7010)));
+        for bad in ["0", "70000", "9-8", "a", "1-"] {
+            assert!(port_range(bad).is_err(), "{bad}");
+        }
+        for bad in [
+            vec!["send"],
+            vec!["send", "a", "nocolon"],
+            vec!["send", "h:x"],
+            vec!["send", "a", "h:x", "--streams", "0"],
+        ] {
+            assert!(Cli::try_parse_from(std::iter::once("vmferry").chain(bad.clone())).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! One file per verb.
+
+pub mod receive;
+pub mod send;

@@ -1,0 +1,126 @@
+//! `vmferry receive --once --stdio`: one job, for the sender that started us.
+
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use blockio::EngineChoice;
+use lanes::identity::{Fingerprint, Identity, random};
+use lanes::listen::{self, Doorkeeper};
+use lanes::{tls, tune::Tuning};
+use proto::control::{Bootstrap, BootstrapReply, Failure, SessionId};
+use proto::join::Secret;
+use receiver::Config;
+
+use crate::bootstrap::{self, BootstrapError};
+use crate::cli::Receive;
+use crate::exit;
+
+/// Runs the verb.
+pub fn run(_: &Receive) -> ExitCode {
+    let config = match greet() {
+        Ok(config) => config,
+        Err(code) => return code,
+    };
+    // From here on the job belongs to the session, not to the shell: it survives a hang-up, and
+    // whatever goes wrong is told over the control connection. Relative paths stay what they were.
+    if let Err(e) = nix::unistd::daemon(true, false) {
+        eprintln!("vmferry: cannot detach from the remote shell: {e}");
+        return ExitCode::from(exit::FAILED);
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(_) => return ExitCode::from(exit::FAILED),
+    };
+    match runtime.block_on(receiver::run(config)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => ExitCode::from(failure.exit),
+    }
+}
+
+/// The exchange with the sender; on failure the exit code, the reason being told already.
+fn greet() -> Result<Config, ExitCode> {
+    let (mut from, mut to) = (io::stdin().lock(), io::stdout().lock());
+    let complain = |reason: &str, code: u8| {
+        eprintln!("vmferry: {reason}");
+        ExitCode::from(code)
+    };
+    if let Err(e) = bootstrap::open(&mut to) {
+        return Err(complain(&format!("cannot answer the sender: {e}"), exit::FAILED));
+    }
+    let request: Bootstrap = match bootstrap::accept(&mut from).and_then(|()| bootstrap::receive(&mut from)) {
+        Ok(request) => request,
+        // The sender reads our hello and says it better.
+        Err(BootstrapError::Hello(e)) => return Err(complain(&e.to_string(), exit::REFUSED)),
+        Err(BootstrapError::NoPeer(_)) => {
+            let reason =
+                "this is the receiving end: 'vmferry send IMAGE HOST:PATH' on the other host starts it";
+            return Err(complain(reason, exit::USAGE));
+        }
+        Err(BootstrapError::Malformed) => {
+            return Err(complain("the sender's request cannot be read", exit::REFUSED));
+        }
+    };
+    let (reply, config) = match prepare(&request) {
+        Ok((reply, config)) => (reply, Ok(config)),
+        Err(failure) => (BootstrapReply::Fail(failure.clone()), Err(ExitCode::from(failure.exit))),
+    };
+    match bootstrap::send(&mut to, &reply).and_then(|()| to.flush()) {
+        Ok(()) => config,
+        Err(e) => Err(complain(&format!("cannot answer the sender: {e}"), exit::FAILED)),
+    }
+}
+
+fn prepare(request: &Bootstrap) -> Result<(BootstrapReply, Config), Failure> {
+    let refused = |e: lanes::Error| Failure::new(exit::REFUSED, format!("on the destination: {e}"));
+    let engine: EngineChoice =
+        request.engine.parse().map_err(|e| Failure::new(exit::REFUSED, format!("{e}")))?;
+    let identity = Identity::one_time().map_err(refused)?;
+    let session = SessionId(random().map_err(refused)?);
+    let (listener, port) = listen::bind(request.ports).map_err(refused)?;
+    let dead_after = Duration::from_millis(u64::from(request.dead_after_ms));
+    let config = Config {
+        listener,
+        keeper: Doorkeeper {
+            config: tls::server(&identity, Fingerprint(request.fingerprint)).map_err(refused)?,
+            secret: Secret(request.secret),
+            session,
+            tuning: Tuning { unsent: 0, dead_after },
+        },
+        engine,
+        direct: request.direct,
+        memory: (request.memory > 0).then_some(request.memory),
+        dead_after,
+    };
+    let fingerprint = identity.fingerprint().0;
+    Ok((BootstrapReply::Ready { fingerprint, session, port, addresses: addresses() }, config))
+}
+
+/// Under which addresses the sender may reach us, best first: the one that its ssh connection came
+/// in on, then those of the interfaces, loopback last.
+fn addresses() -> Vec<String> {
+    let mut found: Vec<IpAddr> = Vec::new();
+    // "client-address client-port server-address server-port", ssh(1).
+    if let Ok(ssh) = std::env::var("SSH_CONNECTION")
+        && let Some(address) = ssh.split_whitespace().nth(2).and_then(|a| a.parse().ok())
+    {
+        found.push(address);
+    }
+    let mut interfaces: Vec<IpAddr> = Vec::new();
+    for interface in nix::ifaddrs::getifaddrs().into_iter().flatten() {
+        let Some(storage) = interface.address else { continue };
+        if let Some(v4) = storage.as_sockaddr_in() {
+            interfaces.push(v4.ip().into());
+        } else if let Some(v6) = storage.as_sockaddr_in6() {
+            // Link-local addresses mean nothing without the peer's own scope.
+            if !v6.ip().is_unicast_link_local() {
+                interfaces.push(v6.ip().into());
+            }
+        }
+    }
+    interfaces.sort_by_key(|a| (a.is_loopback(), a.is_ipv6()));
+    found.extend(interfaces);
+    found.dedup();
+    found.iter().take(32).map(ToString::to_string).collect()
+}

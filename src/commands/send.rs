@@ -1,0 +1,100 @@
+//! `vmferry send`: images to another host.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::control::Failure;
+use proto::manifest;
+use sender::job::Event;
+use sender::{Job, Meter, Options, Source, Summary};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::{Digest, Send};
+use crate::progress::{self, Progress};
+use crate::report::Report;
+use crate::{exit, remote};
+
+/// Runs the verb.
+pub fn run(args: &Send) -> ExitCode {
+    let report = Report::new(args);
+    match send(args, &report) {
+        Ok(()) => ExitCode::from(exit::DONE),
+        Err(failure) => {
+            report.failed(&failure);
+            ExitCode::from(failure.exit)
+        }
+    }
+}
+
+fn send(args: &Send, report: &Report) -> Result<(), Failure> {
+    let open = |path| Source::open(path, !args.no_direct, args.force);
+    let sources = args.images.iter().map(|p| open(p)).collect::<Result<Vec<_>, _>>()?;
+    let entries: Vec<_> = sources.iter().map(|s| s.entry().clone()).collect();
+    manifest::check(&entries).map_err(|reason| Failure::new(exit::REFUSED, reason))?;
+    let total: u64 = entries.iter().map(|e| e.size).sum();
+    report.set_image_bytes(total);
+
+    let receiver = remote::start(args)?;
+    let job = Job {
+        sources,
+        dialer: receiver.dialer,
+        addresses: receiver.addresses,
+        via: receiver.via,
+        options: Options {
+            streams: args.streams,
+            chunk: args.chunk,
+            engine: args.engine,
+            memory: args.memory,
+            b3_always: args.digest == Digest::B3,
+            path: args.to.path.clone(),
+            force: args.force,
+            dry_run: args.dry_run,
+            sync_window: args.sync_window,
+            dead_after: Duration::from_secs(u64::from(args.peer_timeout)),
+        },
+    };
+    let broke = |e: std::io::Error| Failure::new(exit::FAILED, format!("cannot start: {e}"));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(broke)?;
+    let summary = runtime.block_on(drive(job, total, args, report));
+    // A read that hangs in a dying file system must not keep the command from ending.
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    report.done(&summary?);
+    Ok(())
+}
+
+/// Runs the job beside its progress display.
+async fn drive(job: Job, total: u64, args: &Send, report: &Report) -> Result<Summary, Failure> {
+    let meter = Arc::new(Meter::default());
+    let progress = Progress::new(args, total, meter.clone());
+    let started = std::cell::Cell::new(false);
+    let tell = |event: Event| match event {
+        Event::Started { notices, peer } => {
+            started.set(true);
+            progress.aside(|| report.started(&notices, peer));
+        }
+        Event::Committed { name, path, notices } => {
+            progress.aside(|| report.committed(&name, &path, &notices));
+        }
+    };
+    let work = sender::run(job, meter, tell, interrupted());
+    let result = progress::beside(&progress, report, work).await;
+    progress.finish();
+    result
+}
+
+/// Ready when the user, or the system, wants an end.
+async fn interrupted() -> Failure {
+    let stopped = Failure::new(
+        exit::INTERRUPTED,
+        "interrupted; the destination is as it was: run the same command again",
+    );
+    let (Ok(mut int), Ok(mut term)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = int.recv() => stopped,
+        _ = term.recv() => stopped,
+    }
+}

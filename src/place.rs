@@ -1,0 +1,73 @@
+//! `HOST:PATH`, as scp has it.
+
+use std::str::FromStr;
+
+/// A place on another host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// As given to the remote shell: `host`, `user@host`.
+    pub host: String,
+    /// Path there; empty: the folder that a login starts in.
+    pub path: String,
+}
+
+impl Place {
+    /// The part of the host that names a machine, without user and brackets.
+    pub fn machine(&self) -> &str {
+        let host = self.host.rsplit_once('@').map_or(self.host.as_str(), |(_, h)| h);
+        host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host)
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Place, String> {
+        if text.starts_with("vmferry://") {
+            return Err("the receiver service (vmferry://) is not part of this version: use HOST:PATH".into());
+        }
+        // A colon inside [..] belongs to an IPv6 address; one behind a slash to a file name.
+        let from = if text.starts_with('[') || text.contains("@[") { text.find(']').unwrap_or(0) } else { 0 };
+        let colon = text[from..].find(':').map(|at| at + from);
+        let Some((host, path)) = colon.map(|at| (&text[..at], &text[at + 1..])) else {
+            return Err(format!("'{text}' is not HOST:PATH (a local copy needs no vmferry)"));
+        };
+        if host.contains('/') {
+            return Err(format!("'{text}' is a local path: the destination is HOST:PATH"));
+        }
+        if host.is_empty()
+            || host.starts_with('-')
+            || host.contains(|c: char| c.is_whitespace() || c.is_control())
+        {
+            return Err(format!("'{host}' cannot be a host in '{text}'"));
+        }
+        if path.contains('\0') || path.len() > 4000 {
+            return Err("that path is not possible".into());
+        }
+        Ok(Place { host: host.into(), path: path.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_and_paths() {
+        for (text, host, machine, path) in [
+            ("h:/images/", "h", "h", "/images/"),
+            ("root@h:x.img", "root@h", "h", "x.img"),
+            ("h:", "h", "h", ""),
+            ("h:a:b", "h", "h", "a:b"),
+            ("[fd77::2]:/x", "[fd77::2]", "fd77::2", "/x"),
+            ("u@[fd77::2]:/x", "u@[fd77::2]", "fd77::2", "/x"),
+        ] {
+            let place: Place = text.parse().unwrap();
+            assert_eq!((place.host.as_str(), place.machine(), place.path.as_str()), (host, machine, path));
+        }
+        for bad in ["/local/path", "./a:b/c", "plain", ":x", "-oProxyCommand=sh:x", "a b:x", "vmferry://h/x"]
+        {
+            assert!(bad.parse::<Place>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Starts the receiver on the other host through a remote shell.
+
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lanes::dial::Dialer;
+use lanes::identity::{Fingerprint, Identity, random};
+use lanes::{tls, tune};
+use proto::control::{Bootstrap, BootstrapReply, Failure};
+use proto::join::Secret;
+
+use crate::bootstrap::{self, BootstrapError};
+use crate::cli::Send;
+use crate::exit;
+
+/// From the start of the remote shell to the receiver's answer. Somebody may be typing a password.
+const SHELL: Duration = Duration::from_secs(50);
+/// For one address to accept a connection.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// A receiver that listens.
+#[derive(Debug)]
+pub struct Receiver {
+    /// Joins its session.
+    pub dialer: Dialer,
+    /// Where control may be reached, best first.
+    pub addresses: Vec<SocketAddr>,
+    /// Where data lanes go; empty: where control went.
+    pub via: Vec<SocketAddr>,
+}
+
+/// Starts it and exchanges keys.
+///
+/// # Errors
+/// One sentence, exit code 3 (or what the other side says).
+pub fn start(args: &Send) -> Result<Receiver, Failure> {
+    let crypto = |e: lanes::Error| Failure::new(exit::FAILED, e.to_string());
+    let identity = Identity::one_time().map_err(crypto)?;
+    let secret = Secret(random().map_err(crypto)?);
+    let dead_after = Duration::from_secs(u64::from(args.peer_timeout));
+    let request = Bootstrap {
+        fingerprint: identity.fingerprint().0,
+        secret: secret.0,
+        ports: args.port,
+        engine: args.engine.to_string(),
+        direct: !args.no_direct,
+        memory: args.memory.unwrap_or(0),
+        dead_after_ms: args.peer_timeout * 1000,
+    };
+    let reply = ask(args, &request)?;
+    let (fingerprint, session, port, announced) = match reply {
+        BootstrapReply::Ready { fingerprint, session, port, addresses } => {
+            (fingerprint, session, port, addresses)
+        }
+        BootstrapReply::Fail(failure) => return Err(failure),
+    };
+    let via: Vec<SocketAddr> = args.via.iter().map(|a| SocketAddr::new(*a, port)).collect();
+    let addresses =
+        if via.is_empty() { candidates(args.to.machine(), &announced, port) } else { via.clone() };
+    let dialer = Dialer {
+        config: tls::client(&identity, Fingerprint(fingerprint)).map_err(crypto)?,
+        secret,
+        session,
+        epoch: 1,
+        ports: tune::SourcePorts::starting_at(u16::from_le_bytes(random().map_err(crypto)?)),
+        tuning: tune::Tuning { unsent: args.chunk.bytes(), dead_after },
+        patience: CONNECT,
+    };
+    Ok(Receiver { dialer, addresses, via })
+}
+
+/// The address of the ssh connection first, then what the host's name means here, then the
+/// receiver's other addresses. The pinned key refuses every wrong one.
+fn candidates(machine: &str, announced: &[String], port: u16) -> Vec<SocketAddr> {
+    let announced: Vec<IpAddr> = announced.iter().filter_map(|a| a.parse().ok()).collect();
+    let named = (machine, port).to_socket_addrs().into_iter().flatten().map(|a| a.ip());
+    let mut all: Vec<IpAddr> = Vec::new();
+    let (remote, local): (Vec<IpAddr>, Vec<IpAddr>) = announced.iter().partition(|a| !a.is_loopback());
+    for address in remote.iter().take(1).copied().chain(named).chain(remote.clone()).chain(local) {
+        if !all.contains(&address) {
+            all.push(address);
+        }
+    }
+    all.into_iter().map(|a| SocketAddr::new(a, port)).collect()
+}
+
+/// Runs the remote shell for one exchange.
+fn ask(args: &Send, request: &Bootstrap) -> Result<BootstrapReply, Failure> {
+    let words = |text: &str, option: &str| {
+        shlex::split(text).filter(|w| !w.is_empty()).ok_or_else(|| {
+            Failure::new(exit::USAGE, format!("{option} '{text}' is not a command line: check its quotes"))
+        })
+    };
+    let rsh = words(&args.rsh, "--rsh")?;
+    let vmferry = words(&args.remote_path, "--remote-path")?;
+    let mut child = Command::new(&rsh[0])
+        .args(&rsh[1..])
+        .arg(&args.to.host)
+        .args(&vmferry)
+        .args(["receive", "--once", "--stdio"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| Failure::new(exit::REFUSED, format!("cannot run '{}': {e} (see --rsh)", rsh[0])))?;
+    let complaints = child.stderr.take().map(|mut stderr| {
+        thread::spawn(move || {
+            let mut said = Vec::new();
+            let _ = stderr.read_to_end(&mut said);
+            said
+        })
+    });
+    let result = exchange(&mut child, request);
+    let status = match &result {
+        Ok(_) => end(&mut child, Duration::from_secs(5)),
+        Err(Silence::Timeout) => {
+            let _ = child.kill();
+            child.wait().ok()
+        }
+        Err(_) => end(&mut child, Duration::from_secs(2)),
+    };
+    let said = complaints.and_then(|c| if result.is_ok() { None } else { c.join().ok() }).unwrap_or_default();
+    if args.verbose {
+        eprint!("{}", String::from_utf8_lossy(&said));
+    }
+    result.map_err(|silence| explain(args, &rsh[0], &vmferry, silence, status, &said))
+}
+
+/// No reply, and why.
+enum Silence {
+    Timeout,
+    Error(BootstrapError),
+}
+
+fn exchange(child: &mut Child, request: &Bootstrap) -> Result<BootstrapReply, Silence> {
+    let (Some(mut to), Some(mut from)) = (child.stdin.take(), child.stdout.take()) else {
+        return Err(Silence::Error(BootstrapError::Malformed));
+    };
+    let (answer, answers) = mpsc::channel();
+    thread::spawn(move || {
+        let accepted = bootstrap::accept(&mut from).and_then(|()| bootstrap::receive(&mut from));
+        let _ = answer.send(accepted);
+    });
+    // A remote side that is not vmferry may close its end at once; its words tell more.
+    let _ = speak(&mut to, request);
+    match answers.recv_timeout(SHELL) {
+        Ok(Ok(reply)) => Ok(reply),
+        Ok(Err(e)) => Err(Silence::Error(e)),
+        Err(_) => Err(Silence::Timeout),
+    }
+}
+
+fn speak(to: &mut ChildStdin, request: &Bootstrap) -> std::io::Result<()> {
+    bootstrap::open(to)?;
+    bootstrap::send(to, request)
+}
+
+/// Waits for the shell to end by itself, then ends it.
+fn end(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
+    let started = Instant::now();
+    while started.elapsed() < patience {
+        if let Ok(Some(status)) = child.try_wait() {
+            return Some(status);
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    child.wait().ok()
+}
+
+fn explain(
+    args: &Send,
+    rsh: &str,
+    vmferry: &[String],
+    silence: Silence,
+    status: Option<ExitStatus>,
+    said: &[u8],
+) -> Failure {
+    let host = &args.to.host;
+    let words = bootstrap::last_words(said);
+    let quoted = if words.is_empty() { String::new() } else { format!(": {words}") };
+    let reason = match (silence, status.and_then(|s| s.code())) {
+        (Silence::Timeout, _) => {
+            format!("no answer from {host} through '{rsh}' within {} s{quoted}", SHELL.as_secs())
+        }
+        (Silence::Error(BootstrapError::Hello(e)), _) => format!("{host}: {e}"),
+        (Silence::Error(BootstrapError::Malformed), _) => format!("{host}: the answer cannot be read"),
+        // 127 and 126: the shell's words for "not found" and "not executable" (POSIX, 2.8.2).
+        (Silence::Error(BootstrapError::NoPeer(_)), Some(126 | 127)) => {
+            let program = vmferry.last().map_or("vmferry", String::as_str);
+            let source =
+                std::env::current_exe().map_or_else(|_| "vmferry".into(), |p| p.display().to_string());
+            format!(
+                "{host} has no '{program}': install it there (scp {source} {host}:/usr/local/bin/vmferry) or name it with --remote-path{quoted}"
+            )
+        }
+        (Silence::Error(BootstrapError::NoPeer(heard)), code) => {
+            let heard = if quoted.is_empty() && !heard.is_empty() { format!(": {heard}") } else { quoted };
+            let code = code.map_or_else(|| "was killed".into(), |c| format!("ended with {c}"));
+            format!("could not start vmferry on {host}: '{rsh}' {code}{heard}")
+        }
+    };
+    Failure::new(exit::REFUSED, reason)
+}
