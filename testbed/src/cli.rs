@@ -3,10 +3,12 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use testbed::images;
 use testbed::net::{self, Link, LinkConfig, Rate, Shape};
 use testbed::seccomp::{Call, Refusal, deny_io_uring};
 
@@ -82,6 +84,25 @@ enum Verb {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
+    /// Make a reference image; the same numbers give the same content.
+    Image {
+        /// What is in it.
+        kind: Kind,
+        /// The file; replaced.
+        path: PathBuf,
+        /// Its size: bytes, or with K, M, G, T.
+        #[arg(value_parser = size)]
+        size: u64,
+        /// Data in a sparse image.
+        #[arg(long, value_parser = size, default_value = "64M")]
+        data: u64,
+        /// Folder whose files fill a filesystem image.
+        #[arg(long, default_value = "/usr")]
+        from: PathBuf,
+        /// Seed of random content.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// A remote shell that runs the command here: for `--rsh 'testbed local-shell'`.
     LocalShell(LocalShell),
     /// Make a link and keep its relay running until the link is removed.
@@ -121,6 +142,18 @@ struct Options {
     /// Largest IP packet in bytes.
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    /// Dense data that no compressor shrinks.
+    Random,
+    /// Scattered data in holes.
+    Sparse,
+    /// An ext4 file system with files, 60 % full.
+    Filesystem,
+    /// qcow2 with scattered data.
+    Qcow2,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -190,9 +223,29 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
             let (program, arguments) = split(&command)?;
             return Err(Command::new(program).args(arguments).exec().into());
         }
+        Verb::Image { kind, path, size, data, from, seed } => match kind {
+            Kind::Random => images::random(&path, size, seed)?,
+            Kind::Sparse => images::sparse(&path, size, data, seed).map(drop)?,
+            Kind::Filesystem => images::filesystem(&path, size, &from)?,
+            Kind::Qcow2 => images::qcow2(&path, size, data, seed)?,
+        },
         Verb::LocalShell(shell) => return Err(shell.exec()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match &text[digits.len()..] {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(format!("'{text}' is not a size: write 512M or 2G")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("'{text}' is not a size: write 512M or 2G"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))
 }
 
 fn split(command: &[OsString]) -> Result<(&OsString, &[OsString]), Failure> {

@@ -76,6 +76,12 @@ impl Ferry {
         self
     }
 
+    /// Told to people, not to machines: words instead of objects.
+    pub fn for_people(mut self) -> Ferry {
+        self.args.retain(|word| word != "--json");
+        self
+    }
+
     /// One more word.
     pub fn arg(self, word: impl Into<OsString>) -> Ferry {
         self.args([word.into()])

@@ -1,0 +1,46 @@
+# The doors: make deps | demo | test | check | bench | install
+.DEFAULT_GOAL := help
+.PHONY: help deps build demo test check bench install
+
+PREFIX ?= /usr/local
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+# What building and the tests call; the command itself needs none of it.
+DEPS := acl attr b3sum btrfs-progs build-essential cmake e2fsprogs iproute2 jq mount nftables \
+        openssh-client procps qemu-utils strace util-linux util-linux-extra xfsprogs
+
+help:            ## this list
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+deps:            ## install the Debian packages that building and tests need
+	@missing=$$(dpkg-query -W -f='$${db:Status-Abbrev} $${Package}\n' $(DEPS) 2>/dev/null | awk '$$1=="ii"{print $$2}'); \
+	want=$$(for p in $(DEPS); do echo "$$missing" | grep -qx "$$p" || echo $$p; done); \
+	if [ -n "$$want" ]; then \
+	  echo "installing:" $$want; \
+	  $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$want >/dev/null; \
+	fi
+
+build:           ## the command, optimised
+	cargo build --release --locked -p vmferry
+
+demo: deps       ## move a filesystem image and a dense one between two hosts on this machine
+	cargo build --release --locked -p vmferry -p vmferry-testbed
+	testbed/demo target/release
+
+test: deps       ## every test (root: also namespaces, loop disks, FUSE)
+	@if cargo nextest --version >/dev/null 2>&1; \
+	then cargo nextest run --locked --workspace; \
+	else cargo test --locked --workspace --no-fail-fast; fi
+
+check:           ## what must be clean before a push
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
+	cargo deny check bans licenses sources
+	$(MAKE) test
+
+bench: deps      ## against the raw loop, over a shaped link (root)
+	cargo build --release --locked -p vmferry -p vmferry-testbed -p vmferry-benches
+	target/release/against-rawloop
+
+install: build   ## to $(PREFIX)/bin
+	install -D -m 755 target/release/vmferry $(DESTDIR)$(PREFIX)/bin/vmferry

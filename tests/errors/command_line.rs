@@ -1,0 +1,64 @@
+//! Exit code 2: the command line makes no sense; no host was asked anything.
+
+use std::process::Command;
+
+use crate::ferry::vmferry;
+use crate::scene::{Attempt, Scene, says};
+
+fn run(words: &[&str]) -> crate::ferry::Sent {
+    let mut command = Command::new(vmferry());
+    command.args(words).stdin(std::process::Stdio::null());
+    Attempt::start(command).wait()
+}
+
+#[test]
+fn words_that_make_no_sense() {
+    for words in [
+        &[][..],
+        &["frobnicate"],
+        &["send"],
+        &["send", "disk.img"],
+        &["send", "disk.img", "/local/path"],
+        &["send", "disk.img", "plain"],
+        &["send", "disk.img", "-oProxyCommand=x:y"],
+        &["send", "disk.img", "there:", "--streams", "0"],
+        &["send", "disk.img", "there:", "--streams", "257"],
+        &["send", "disk.img", "there:", "--chunk", "3M"],
+        &["send", "disk.img", "there:", "--transport", "carrier-pigeon"],
+        &["send", "disk.img", "there:", "--engine", "steam"],
+        &["send", "disk.img", "there:", "--memory", "0"],
+        &["send", "disk.img", "there:", "--port", "70000"],
+        &["send", "disk.img", "there:", "--via", "not-an-address"],
+        &["send", "disk.img", "there:", "--peer-timeout", "1"],
+        &["send", "disk.img", "there:", "--no-such-option"],
+        &["receive"],
+    ] {
+        let sent = run(words);
+        assert_eq!(sent.exit, 2, "{words:?}: {}", sent.stderr);
+        assert!(sent.stdout.is_empty() && !sent.stderr.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn the_receiving_end_by_hand_says_how_it_is_started() {
+    let sent = run(&["receive", "--once", "--stdio"]);
+    assert_eq!(sent.exit, 2);
+    says(&sent.stderr, &["this is the receiving end", "vmferry send IMAGE HOST:PATH"]);
+}
+
+#[test]
+fn what_only_a_start_shows_is_found_before_the_remote_shell_runs() {
+    let scene = Scene::new(4096);
+    let mark = scene.here.path().join("asked");
+    let asks = |options: &[&str]| {
+        scene.local().rsh(format!("touch {}", mark.display())).args(options.iter().copied())
+    };
+    let reason = scene.send(&asks(&["--streams", "64", "--memory", "8M"])).failed(2);
+    says(&reason, &["64 streams", "--memory gives 8388608", "fewer --streams or a smaller --chunk"]);
+    let reason = scene.send(&asks(&[]).rsh("touch 'x")).failed(2);
+    says(&reason, &["--rsh 'touch 'x'", "check its quotes"]);
+    let reason = scene.send(&asks(&[]).remote_path("")).failed(2);
+    says(&reason, &["--remote-path"]);
+    assert!(!mark.exists(), "no host was asked");
+    scene.untouched();
+}

@@ -1,0 +1,105 @@
+//! One end, or the way between them, ends in the middle of a copy.
+
+use std::fs;
+
+use testbed::net::Link;
+
+use crate::ferry::Ferry;
+use crate::scene::{Attempt, Scene, hurry, says, signal, slow_link};
+
+/// A copy in its middle.
+fn copying() -> (Link, Scene, Attempt) {
+    let (link, scene) = (slow_link(), Scene::new(48 << 20));
+    let ferry = scene.over(&link).args(["--log-interval", "0.1", "--peer-timeout", "3", "--streams", "8"]);
+    let mut attempt = scene.start(&ferry);
+    attempt.until_copying();
+    assert!(scene.there.join("disk.img.vmferry-part").exists(), "the test is too late");
+    (link, scene, attempt)
+}
+
+fn interrupted_by(name: &str) {
+    let (_link, scene, attempt) = copying();
+    attempt.signal(name);
+    let reason = attempt.wait().failed(6);
+    says(&reason, &["interrupted", "the destination is as it was", "run the same command again"]);
+    scene.untouched();
+}
+
+#[test]
+fn an_interrupted_sender_cleans_up_and_says_how_to_go_on() {
+    interrupted_by("INT");
+}
+
+#[test]
+fn a_terminated_sender_cleans_up_and_says_how_to_go_on() {
+    interrupted_by("TERM");
+}
+
+#[test]
+fn interrupted_between_two_images_it_says_which_one_is_in_place() {
+    let (link, scene) = (slow_link(), Scene::new(48 << 20));
+    let first = scene.here.path().join("a-small.img");
+    fs::write(&first, [7; 4096]).unwrap();
+    let ferry = Ferry::over(&link).remote_path(scene.peer()).arg(&first).arg(&scene.image);
+    let mut attempt = scene.start(&ferry);
+    attempt.until(|e| e["event"] == "committed");
+    attempt.signal("INT");
+    let reason = attempt.wait().failed(6);
+    says(&reason, &["interrupted", "a-small.img"]);
+    assert!(!reason.contains("the destination is as it was"), "{reason}");
+    fs::remove_file(scene.there.join("a-small.img")).unwrap();
+    scene.untouched();
+}
+
+#[test]
+fn a_killed_sender_is_noticed_by_the_receiver() {
+    let (_link, scene, attempt) = copying();
+    attempt.signal("KILL");
+    assert_eq!(attempt.wait().exit, -1);
+    scene.untouched();
+}
+
+#[test]
+fn a_killed_receiver_is_said_to_be_gone() {
+    let (link, scene, attempt) = copying();
+    signal(scene.receiver(), "KILL");
+    let reason = attempt.wait().failed(1);
+    says(&reason, &["the receiver went away without a reason"]);
+    // Its part file stays; the next attempt says so and starts over.
+    hurry(&link);
+    let mut again = scene.start(&scene.over(&link));
+    let started = again.until(|e| e["event"] == "started");
+    says(&started["notices"].to_string(), &["unfinished copy", "was started over"]);
+    again.wait().done();
+    scene.arrived();
+}
+
+#[test]
+fn a_stopped_receiver_is_given_up() {
+    let (_link, scene, attempt) = copying();
+    let receiver = scene.receiver();
+    signal(receiver, "STOP");
+    let reason = attempt.wait().failed(1);
+    says(&reason, &["the receiver went away without a reason", "nothing heard for 3 s"]);
+    signal(receiver, "CONT");
+    scene.untouched();
+}
+
+#[test]
+fn a_cut_link_ends_both_ends() {
+    let (link, scene, attempt) = copying();
+    link.cut().unwrap();
+    let reason = attempt.wait().failed(1);
+    says(&reason, &["the receiver went away without a reason"]);
+    scene.untouched();
+}
+
+/// The sender is told to give up, and then the receiver cannot be told.
+#[test]
+fn an_interrupt_on_a_cut_link_still_ends_both_ends() {
+    let (link, scene, attempt) = copying();
+    link.cut().unwrap();
+    attempt.signal("INT");
+    attempt.wait().failed(6);
+    scene.untouched();
+}
