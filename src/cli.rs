@@ -1,9 +1,11 @@
 //! The command line. Words are parsed here and nowhere else.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use blockio::EngineChoice;
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use proto::geometry::ChunkSize;
 
@@ -27,14 +29,33 @@ pub enum Command {
     Receive(Receive),
 }
 
+impl Cli {
+    /// Takes the words of a command line apart.
+    ///
+    /// # Errors
+    /// What to print, and the exit code.
+    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+        let mut cli = Cli::try_parse_from(words)?;
+        if let Command::Send(send) = &mut cli.command {
+            let command = || Send::augment_args(clap::Command::new("vmferry send"));
+            send.split().map_err(|reason| command().error(ErrorKind::ValueValidation, reason))?;
+        }
+        Ok(cli)
+    }
+}
+
 /// Arguments of `send`.
 #[derive(Args, Debug)]
+#[command(override_usage = "vmferry send [OPTIONS] <IMAGE>... <HOST:PATH>")]
 pub struct Send {
-    /// Images (raw or qcow2 files; copied byte for byte)
-    #[arg(required = true, value_name = "IMAGE")]
+    /// Images (raw or qcow2 files; copied byte for byte), then where to: HOST:FILE, or HOST:FOLDER
+    /// (several images need a folder)
+    // One list for both: clap cannot tell the last positional from the ones before it when an
+    // option stands in between.
+    #[arg(required = true, value_name = "IMAGE... HOST:PATH")]
     pub images: Vec<PathBuf>,
-    /// Where to: HOST:FILE, or HOST:FOLDER (several images need a folder)
-    #[arg(value_name = "HOST:PATH")]
+    /// The last of these words.
+    #[arg(skip)]
     pub to: Place,
 
     /// Parallel data connections (1 to 256)
@@ -97,6 +118,19 @@ pub struct Send {
     /// Say more: what the remote shell says, notices in full
     #[arg(short, long)]
     pub verbose: bool,
+}
+
+impl Send {
+    /// Takes the destination off the list of images.
+    fn split(&mut self) -> Result<(), String> {
+        let last = self.images.pop().unwrap_or_default();
+        if self.images.is_empty() {
+            return Err(format!("'{}' is alone: give images, then HOST:PATH", last.display()));
+        }
+        let place = last.to_str().ok_or_else(|| format!("'{}' is not valid UTF-8", last.display()))?;
+        self.to = place.parse()?;
+        Ok(())
+    }
 }
 
 /// Arguments of `receive`.
@@ -186,7 +220,20 @@ mod tests {
             vec!["send", "h:x"],
             vec!["send", "a", "h:x", "--streams", "0"],
         ] {
-            assert!(Cli::try_parse_from(std::iter::once("vmferry").chain(bad.clone())).is_err(), "{bad:?}");
+            assert!(read(&bad).is_err(), "{bad:?}");
+        }
+    }
+
+    fn read(words: &[&str]) -> Result<Cli, clap::Error> {
+        Cli::read(["vmferry"].iter().chain(words).map(OsString::from))
+    }
+
+    #[test]
+    fn options_may_stand_anywhere() {
+        for words in ["-q a b h:x", "a b h:x -q", "a -q b h:x", "a b -q h:x", "a --streams 4 b -q h:x"] {
+            let words: Vec<_> = ["send"].into_iter().chain(words.split(' ')).collect();
+            let Command::Send(send) = read(&words).unwrap().command else { panic!("{words:?}") };
+            assert_eq!((send.images.len(), send.to.host.as_str(), send.quiet), (2, "h", true), "{words:?}");
         }
     }
 }

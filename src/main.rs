@@ -17,10 +17,9 @@ mod report;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    match cli::Cli::parse().command {
+    let cli = cli::Cli::read(std::env::args_os()).unwrap_or_else(|e| e.exit());
+    match cli.command {
         cli::Command::Send(args) => commands::send::run(&args),
         cli::Command::Receive(args) => commands::receive::run(&args),
     }

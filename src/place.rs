@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 /// A place on another host.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Place {
     /// As given to the remote shell: `host`, `user@host`.
     pub host: String,
