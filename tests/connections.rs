@@ -12,7 +12,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use ferry::Ferry;
-use flight::{Flight, eventually, tool};
+use flight::{Flight, Mark, eventually, tool};
 use testbed::images;
 use testbed::net::{Host, Link, LinkConfig, Rate, Shape};
 
@@ -88,16 +88,12 @@ fn sixty_four_streams() {
     has_exactly(64);
 }
 
-/// The system calls that strace wrote down, all threads together, once all of them have ended.
+/// The system calls that strace wrote down, all threads together.
 fn calls(folder: &Path, prefix: &str) -> Vec<String> {
-    let read = || {
-        let logs = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
-        let logs = logs.filter(|log| log.file_name().to_str().unwrap().starts_with(prefix));
-        logs.map(|log| fs::read_to_string(log.path()).unwrap()).collect::<Vec<_>>()
-    };
-    let ended = |log: &String| log.lines().last().is_some_and(|line| line.starts_with("+++"));
-    let logs = eventually("the traced threads end", || Some(read()).filter(|logs| logs.iter().all(ended)));
-    logs.iter().flat_map(|log| log.lines().map(str::to_owned)).collect()
+    let logs = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let logs = logs.filter(|log| log.file_name().to_str().unwrap().starts_with(prefix));
+    let lines = |log: fs::DirEntry| fs::read_to_string(log.path()).unwrap();
+    logs.flat_map(|log| lines(log).lines().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
 /// True for a call like `name(… words …) = N`, N not an error.
@@ -118,16 +114,19 @@ fn both_ends_use_io_uring_and_open_with_o_direct() {
     let strace = |prefix: &str| {
         let prefix = logs.path().join(prefix).into_os_string().into_string().unwrap();
         let trace = "trace=io_uring_setup,io_uring_enter,openat,openat2,pread64,preadv,pwrite64,pwritev";
-        ["strace", "-ff", "-q", "-y", "-e", trace, "-o", &prefix].map(str::to_owned)
+        ["strace", "-ff", "-qq", "-y", "-e", trace, "-o", &prefix].map(str::to_owned)
     };
-    // -D: the receiver is the child, so that the shell ends when it detaches.
-    let remote = format!("{} -D {}", strace("receiver").join(" "), ferry::vmferry());
-    let ferry = Ferry::over(&link).wrap(strace("sender")).remote_path(remote).arg(&image);
+    // Not what the sender starts (-b), since a process has one tracer. -D: the receiver is the
+    // child, so that the shell ends when it detaches.
+    let mark = Mark::new();
+    let remote = mark.on(&format!("{} -D {}", strace("receiver").join(" "), ferry::vmferry()));
+    let sender = strace("sender").into_iter().chain(["-b", "execve"].map(str::to_owned));
+    let ferry = Ferry::over(&link).wrap(sender).remote_path(remote).arg(&image);
     let done = ferry.send(place.path().join("copy.img")).done();
     images::equal(&image, &place.path().join("copy.img")).unwrap();
     assert_eq!(done["engine"], "uring");
+    eventually("the receiver and its tracer end", || mark.bearers().is_empty().then_some(()));
 
-    std::process::Command::new("sh").arg("-c").arg(format!("ls -la {0}; head -3 {0}/receiver*", logs.path().display())).status().unwrap();
     for (end, file) in [("sender", "disk.img"), ("receiver", "copy.img")] {
         let calls = calls(logs.path(), end);
         let count = |name, words: &[&str]| calls.iter().filter(|line| succeeded(line, name, words)).count();

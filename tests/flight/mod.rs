@@ -118,26 +118,35 @@ impl Mark {
         Mark(format!("VMFERRY_TEST_MARK={}-{number}", std::process::id()))
     }
 
-    /// How to call vmferry so that it bears the mark.
-    pub fn remote_path(&self) -> String {
-        format!("env {} {}", self.0, ferry::vmferry())
+    /// How to call a command so that it, and what it starts, bears the mark.
+    pub fn on(&self, command: &str) -> String {
+        format!("env {} {command}", self.0)
     }
 
-    /// The receivers that are alive.
-    pub fn receivers(&self) -> Vec<u32> {
+    /// All that bears the mark and is alive.
+    pub fn bearers(&self) -> Vec<u32> {
         let processes = fs::read_dir("/proc").unwrap().flatten();
         let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.filter(|pid| self.is_on(*pid)).collect()
+        pids.filter(|pid| has_word(*pid, "environ", &self.0)).collect()
     }
 
-    fn is_on(&self, pid: u32) -> bool {
-        // A process that ended meanwhile has nothing to read.
-        let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        let has = |bytes: Vec<u8>, word: &str| bytes.split(|b| *b == 0).any(|w| w == word.as_bytes());
-        fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(ferry::vmferry()))
-            && has(read("cmdline"), "receive")
-            && has(read("environ"), &self.0)
+    /// The receivers among them.
+    pub fn receivers(&self) -> Vec<u32> {
+        let vmferry = Path::new(ferry::vmferry());
+        let is_vmferry =
+            |pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == vmferry);
+        self.bearers()
+            .into_iter()
+            .filter(is_vmferry)
+            .filter(|pid| has_word(*pid, "cmdline", "receive"))
+            .collect()
     }
+}
+
+fn has_word(pid: u32, file: &str, word: &str) -> bool {
+    // A process that ended meanwhile has nothing to read.
+    let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    bytes.split(|byte| *byte == 0).any(|found| found == word.as_bytes())
 }
 
 /// Runs a tool of the system and returns what it prints; it must succeed.
