@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use crate::digest::hex;
 use crate::manifest::ImageEntry;
+use crate::telemetry::ReceiverStages;
 
 /// A session, made by the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -177,25 +178,6 @@ pub struct LaneAck {
     pub written: u64,
     /// Frames that a power cut cannot take back.
     pub durable: u64,
-}
-
-/// Nanoseconds that the receiver's stages spent, summed over lanes, and bytes written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct ReceiverStages {
-    /// Lanes waiting for bytes from the network.
-    pub receive_wait_ns: u64,
-    /// Lanes waiting for a free buffer, that is for the disk.
-    pub buffer_wait_ns: u64,
-    /// Verifying.
-    pub hash_ns: u64,
-    /// Writes, from submission to completion.
-    pub write_ns: u64,
-    /// Flushes.
-    pub flush_ns: u64,
-    /// Payload bytes received.
-    pub received_bytes: u64,
-    /// Bytes written.
-    pub written_bytes: u64,
 }
 
 /// Why bytes are not a control message.

@@ -25,7 +25,8 @@
 //!
 //! Rooms: [`geometry`] fixed sizes, [`version`] hello, [`join`] proof of belonging, [`manifest`]
 //! what is moved, [`control`] messages, [`frame`] data header, [`extents`] maps and run sets,
-//! [`digest`] whole-image hashes, [`session`] both state machines (with their state table).
+//! [`digest`] whole-image hashes,
+//! [`telemetry`] where a host's time goes, [`session`] both state machines (with their state table).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -37,4 +38,5 @@ pub mod geometry;
 pub mod join;
 pub mod manifest;
 pub mod session;
+pub mod telemetry;
 pub mod version;

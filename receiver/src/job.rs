@@ -247,7 +247,7 @@ fn prepare(open: &Open, setting: &Setting) -> Result<Receiving, Failure> {
         parts,
         pool,
         engine,
-        meter: Meter::default(),
+        meter: Meter::new(),
         window: Window::new(open.sync_window),
         acks: Notify::new(),
         session: Mutex::new(ReceiverSession::new(open.epoch, chunk, &sizes)),

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use proto::control::ReceiverStages;
+use proto::telemetry::{CpuTicks, ReceiverStages};
 
 /// One counter.
 #[derive(Debug, Default)]
@@ -20,8 +20,9 @@ impl Counter {
 }
 
 /// All counters of a job.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Meter {
+    cpu_then: CpuTicks,
     pub(crate) receive_wait: Counter,
     pub(crate) buffer_wait: Counter,
     pub(crate) hash: Counter,
@@ -31,7 +32,26 @@ pub(crate) struct Meter {
     pub(crate) written_bytes: Counter,
 }
 
+fn cpu_now() -> CpuTicks {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    CpuTicks::parse(&read("/proc/stat"), &read("/proc/self/stat"))
+}
+
 impl Meter {
+    /// All zero, from now on.
+    pub(crate) fn new() -> Meter {
+        Meter {
+            cpu_then: cpu_now(),
+            receive_wait: Counter::default(),
+            buffer_wait: Counter::default(),
+            hash: Counter::default(),
+            write: Counter::default(),
+            flush: Counter::default(),
+            received_bytes: Counter::default(),
+            written_bytes: Counter::default(),
+        }
+    }
+
     pub(crate) fn stages(&self) -> ReceiverStages {
         let get = |c: &Counter| c.0.load(Relaxed);
         ReceiverStages {
@@ -42,6 +62,7 @@ impl Meter {
             flush_ns: get(&self.flush),
             received_bytes: get(&self.received_bytes),
             written_bytes: get(&self.written_bytes),
+            cpu: cpu_now().since(&self.cpu_then),
         }
     }
 }

@@ -266,8 +266,13 @@ fn slots(o: &Options) -> Result<usize, Failure> {
 }
 
 fn unreachable_peer(error: &lanes::Error) -> Failure {
+    let unreachable = |e: &std::io::Error| e.kind() == std::io::ErrorKind::HostUnreachable;
     let hint = match error {
-        lanes::Error::Refused { peer } | lanes::Error::NoAnswer { peer, .. } => format!(
+        lanes::Error::Connect { source, .. } if !unreachable(source) => String::new(),
+        // A firewall that rejects is heard as "no route to host" as well.
+        lanes::Error::Refused { peer }
+        | lanes::Error::NoAnswer { peer, .. }
+        | lanes::Error::Connect { peer, .. } => format!(
             ": a firewall between this host and {} may block the data port: open TCP {} towards it there (nft add rule inet filter input tcp dport {} accept), choose a port with --port, or another address with --via",
             peer.ip(),
             peer.port(),
@@ -308,13 +313,24 @@ async fn open(control: &mut Lane, job: &Job) -> Result<Accept, Failure> {
     }
 }
 
+impl Options {
+    /// Whether they fit together; worth asking before anything is started.
+    ///
+    /// # Errors
+    /// A sentence, exit code 2.
+    pub fn check(&self) -> Result<(), Failure> {
+        slots(self).map(drop)
+    }
+}
+
 impl Job {
     fn dialer_peer(&self) -> String {
         self.addresses.first().map_or_else(|| "the receiver".into(), ToString::to_string)
     }
 }
 
-/// Joins all lanes side by side; either all of them stand, or the job does not start.
+/// Joins all lanes side by side; either all of them stand, or the job does not start. Those that
+/// stand are kept even so: the receiver would tell of their end, and not of what is wrong.
 async fn join_lanes(
     dialer: &Dialer,
     via: &[SocketAddr],
@@ -328,11 +344,18 @@ async fn join_lanes(
         joins.spawn(async move { (id, dialer.join(id, peer).await) });
     }
     let mut lanes = Vec::new();
+    let mut failed = None;
     while let Some(done) = joins.join_next().await {
-        let (id, lane) = done.map_err(|e| Cause::Ours(Failure::new(1, format!("a lane broke down: {e}"))))?;
-        lanes.push((id, lane.map_err(|e| Cause::Connection(unreachable_peer(&e).reason))?));
+        match done {
+            Ok((id, Ok(lane))) => lanes.push((id, lane)),
+            Ok((_, Err(e))) => failed = failed.or(Some(unreachable_peer(&e))),
+            Err(e) => return Err(Cause::Ours(Failure::new(1, format!("a lane broke down: {e}")))),
+        }
     }
-    Ok(lanes)
+    match failed {
+        None => Ok(lanes),
+        Some(failure) => Err(Cause::Unjoined(failure, lanes)),
+    }
 }
 
 /// The digests of an image all of which is written, once the source proved unchanged.
@@ -359,6 +382,8 @@ enum Cause {
     Theirs(Failure),
     /// A connection broke: the receiver may have a better reason.
     Connection(String),
+    /// Not all lanes could be joined: as well. With those that were.
+    Unjoined(Failure, Vec<(LaneId, Lane)>),
 }
 
 /// Takes in the end of one part; digests are passed on.
@@ -380,9 +405,13 @@ fn settle(part: Result<Part, tokio::task::JoinError>) -> Result<Option<(u32, Dig
 
 /// The reason to show: what the receiver says wins over the resets that follow from it.
 async fn first_cause(cause: Cause, parts: &mut JoinSet<Part>) -> Failure {
-    let symptom = match cause {
+    let (symptom, _kept) = match cause {
         Cause::Ours(failure) | Cause::Theirs(failure) => return failure,
-        Cause::Connection(symptom) => symptom,
+        Cause::Unjoined(failure, lanes) => (failure, lanes),
+        Cause::Connection(symptom) => {
+            let reason = format!("the receiver went away without a reason ({symptom})");
+            (Failure::new(1, reason), Vec::new())
+        }
     };
     let said = async {
         while let Some(part) = parts.join_next().await {
@@ -394,7 +423,7 @@ async fn first_cause(cause: Cause, parts: &mut JoinSet<Part>) -> Failure {
     };
     match timeout(REASON_GRACE, said).await {
         Ok(Some(failure)) => failure,
-        _ => Failure::new(1, format!("the receiver went away without a reason ({symptom})")),
+        _ => symptom,
     }
 }
 

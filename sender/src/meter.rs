@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use proto::control::ReceiverStages;
 use proto::session::Totals;
+use proto::telemetry::{CpuTicks, ReceiverStages};
 
 /// One counter.
 #[derive(Debug, Default)]
@@ -52,6 +52,7 @@ pub struct Meter {
 #[derive(Debug, Default, Clone, Copy)]
 struct State {
     first_read: Option<Instant>,
+    cpu_then: CpuTicks,
     last_durable: Option<Instant>,
     totals: Totals,
     receiver: ReceiverStages,
@@ -62,8 +63,10 @@ struct State {
 pub enum Bottleneck {
     /// Reading the source.
     Read,
-    /// Hashing and scanning on the sender's cores.
-    Cpu,
+    /// The cores of the source host.
+    SourceCpu,
+    /// The cores of the destination host.
+    DestinationCpu,
     /// The network.
     Network,
     /// Writing at the destination.
@@ -75,7 +78,8 @@ impl Bottleneck {
     pub fn as_str(self) -> &'static str {
         match self {
             Bottleneck::Read => "read",
-            Bottleneck::Cpu => "cpu",
+            Bottleneck::SourceCpu => "source-cpu",
+            Bottleneck::DestinationCpu => "destination-cpu",
             Bottleneck::Network => "network",
             Bottleneck::Write => "write",
         }
@@ -85,7 +89,8 @@ impl Bottleneck {
     pub fn describe(self) -> &'static str {
         match self {
             Bottleneck::Read => "source disk",
-            Bottleneck::Cpu => "hashing (source CPU)",
+            Bottleneck::SourceCpu => "source CPU",
+            Bottleneck::DestinationCpu => "destination CPU",
             Bottleneck::Network => "network",
             Bottleneck::Write => "destination disk",
         }
@@ -113,6 +118,8 @@ pub struct Snapshot {
     pub zero_bytes: u64,
     /// Units and payload.
     pub totals: Totals,
+    /// All cores of this host since the first read.
+    pub cpu: CpuTicks,
     /// The other side's counters.
     pub receiver: ReceiverStages,
     /// From the first read to the last durable acknowledgement, or to now.
@@ -121,7 +128,11 @@ pub struct Snapshot {
 
 impl Meter {
     pub(crate) fn reading_starts(&self) {
-        self.with(|s| *s.first_read.get_or_insert_with(Instant::now));
+        self.with(|s| {
+            if s.first_read.is_none() {
+                (s.first_read, s.cpu_then) = (Some(Instant::now()), cpu_now());
+            }
+        });
     }
 
     pub(crate) fn set_totals(&self, totals: Totals) {
@@ -160,17 +171,26 @@ impl Meter {
             wire_bytes: self.wire_bytes.get(),
             zero_bytes: self.zero_bytes.get(),
             totals: state.totals,
+            cpu: if state.first_read.is_some() {
+                cpu_now().since(&state.cpu_then)
+            } else {
+                CpuTicks::default()
+            },
             receiver: state.receiver,
             elapsed,
         }
     }
 }
 
+fn cpu_now() -> CpuTicks {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    CpuTicks::parse(&read("/proc/stat"), &read("/proc/self/stat"))
+}
+
 impl Snapshot {
     /// What happened since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Snapshot) -> Snapshot {
-        let (r, e) = (&self.receiver, &earlier.receiver);
         Snapshot {
             read_ns: self.read_ns - earlier.read_ns,
             read_bytes: self.read_bytes - earlier.read_bytes,
@@ -181,38 +201,33 @@ impl Snapshot {
             wire_bytes: self.wire_bytes - earlier.wire_bytes,
             zero_bytes: self.zero_bytes - earlier.zero_bytes,
             totals: self.totals,
-            receiver: ReceiverStages {
-                receive_wait_ns: r.receive_wait_ns.saturating_sub(e.receive_wait_ns),
-                buffer_wait_ns: r.buffer_wait_ns.saturating_sub(e.buffer_wait_ns),
-                hash_ns: r.hash_ns.saturating_sub(e.hash_ns),
-                write_ns: r.write_ns.saturating_sub(e.write_ns),
-                flush_ns: r.flush_ns.saturating_sub(e.flush_ns),
-                received_bytes: r.received_bytes.saturating_sub(e.received_bytes),
-                written_bytes: r.written_bytes.saturating_sub(e.written_bytes),
-            },
+            receiver: self.receiver.since(&earlier.receiver),
+            cpu: self.cpu.since(&earlier.cpu),
             elapsed: self.elapsed.saturating_sub(earlier.elapsed),
         }
     }
 
     /// The stage that limits, by who waits for whom: lanes that starve wait for the source; lanes
-    /// that send wait for the network, unless the receiver's lanes wait for the disk; what is
-    /// flushed after the last byte is the disk's time too. `None` before anything was sent.
+    /// that send wait for the network, unless the receiver's lanes wait for the disk. A host
+    /// without idle cores slows every stage, so the network is blamed only when both have some.
+    /// `None` before anything was sent.
     pub fn bottleneck(&self) -> Option<Bottleneck> {
-        let lane_ns = self.starved_ns + self.send_ns;
-        if lane_ns == 0 {
+        if self.starved_ns + self.send_ns == 0 {
             return None;
         }
         let receiver = &self.receiver;
-        let inside = receiver.buffer_wait_ns + receiver.receive_wait_ns + receiver.hash_ns;
-        let disk_share = receiver.buffer_wait_ns as f64 / inside.max(1) as f64;
-        if disk_share > 0.5 {
+        let busy = receiver.receive_wait_ns + receiver.hash_ns;
+        if receiver.buffer_wait_ns > busy {
             return Some(Bottleneck::Write);
         }
-        if self.starved_ns > self.send_ns {
-            let hashing = self.hash_ns > self.read_ns;
-            return Some(if hashing { Bottleneck::Cpu } else { Bottleneck::Read });
-        }
-        Some(Bottleneck::Network)
+        let reading = self.starved_ns > self.send_ns;
+        Some(match (self.cpu.saturated(), receiver.cpu.saturated()) {
+            (true, _) => Bottleneck::SourceCpu,
+            (_, true) if !reading => Bottleneck::DestinationCpu,
+            _ if reading && self.hash_ns > self.read_ns => Bottleneck::SourceCpu,
+            _ if reading => Bottleneck::Read,
+            _ => Bottleneck::Network,
+        })
     }
 }
 
@@ -227,7 +242,11 @@ mod tests {
         assert_eq!(base.bottleneck(), Some(Bottleneck::Network));
         let starved = Snapshot { send_ns: 10, starved_ns: 90, ..base };
         assert_eq!(starved.bottleneck(), Some(Bottleneck::Read));
-        assert_eq!(Snapshot { hash_ns: 50, ..starved }.bottleneck(), Some(Bottleneck::Cpu));
+        assert_eq!(Snapshot { hash_ns: 50, ..starved }.bottleneck(), Some(Bottleneck::SourceCpu));
+        let full = CpuTicks { busy: 100, total: 100, own: 50 };
+        assert_eq!(Snapshot { cpu: full, ..base }.bottleneck(), Some(Bottleneck::SourceCpu));
+        let receiver = ReceiverStages { cpu: full, ..ReceiverStages::default() };
+        assert_eq!(Snapshot { receiver, ..base }.bottleneck(), Some(Bottleneck::DestinationCpu));
         let receiver =
             ReceiverStages { buffer_wait_ns: 80, receive_wait_ns: 10, ..ReceiverStages::default() };
         assert_eq!(Snapshot { receiver, ..base }.bottleneck(), Some(Bottleneck::Write));
