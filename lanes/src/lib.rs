@@ -8,7 +8,8 @@
 //!
 //! Rooms: [`identity`] one-time keys, [`tls`] pinned TLS 1.3, [`stream`] the byte stream that a
 //! lane is (plain TCP and QUIC are further variants there), [`tune`] socket options and source
-//! ports, [`dial`] the sender's end, [`listen`] the receiver's, [`message`] control messages.
+//! ports, [`dial`] the sender's end, [`listen`] the receiver's, [`message`] control messages,
+//! [`meter`] counters.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -17,6 +18,7 @@ mod error;
 pub mod identity;
 pub mod listen;
 pub mod message;
+pub mod meter;
 pub mod stream;
 pub mod tls;
 pub mod tune;

@@ -1,7 +1,12 @@
 //! Control messages over a byte stream.
 
+use std::io;
+use std::time::Duration;
+
 use proto::control::{self, HEAD_LEN, Message};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use crate::Error;
 
@@ -25,4 +30,39 @@ pub async fn receive<M: Message>(from: &mut (impl AsyncRead + Unpin)) -> Result<
     payload[0] = head[HEAD_LEN - 1];
     from.read_exact(&mut payload[1..]).await?;
     Ok(control::decode(&payload)?)
+}
+
+/// Receives one message from a peer that beats: silence for `dead_after` means that it is gone.
+///
+/// # Errors
+/// As [`receive`], and [`Error::Io`] with a time-out.
+pub async fn receive_alive<M: Message>(
+    from: &mut (impl AsyncRead + Unpin),
+    dead_after: Duration,
+) -> Result<M, Error> {
+    timeout(dead_after, receive(from)).await.unwrap_or_else(|_| {
+        let silent = format!("nothing heard for {} s", dead_after.as_secs());
+        Err(Error::Io(io::Error::new(io::ErrorKind::TimedOut, silent)))
+    })
+}
+
+/// Sends what is queued, and `heartbeat` when there is nothing, until the queue is closed.
+///
+/// # Errors
+/// As [`send`].
+pub async fn speak<M: Message>(
+    mut to: impl AsyncWrite + Unpin,
+    dead_after: Duration,
+    mut queue: mpsc::UnboundedReceiver<M>,
+    heartbeat: M,
+) -> Result<(), Error> {
+    // Four beats fit into the time after which the other side gives up.
+    let beat = dead_after / 4;
+    loop {
+        match timeout(beat, queue.recv()).await {
+            Ok(Some(message)) => send(&mut to, &message).await?,
+            Ok(None) => return Ok(()),
+            Err(_) => send(&mut to, &heartbeat).await?,
+        }
+    }
 }

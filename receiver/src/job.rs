@@ -13,7 +13,7 @@ use proto::geometry::ChunkSize;
 use proto::join::Request;
 use proto::manifest;
 use proto::session::ReceiverSession;
-use tokio::io::{ReadHalf, WriteHalf};
+use tokio::io::ReadHalf;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
@@ -110,7 +110,7 @@ pub async fn run(config: Config) -> Result<(), Failure> {
         };
         let (from, to) = tokio::io::split(control);
         let (say, queue) = mpsc::unbounded_channel();
-        let speaker = tokio::spawn(speak(to, config.dead_after, queue));
+        let speaker = tokio::spawn(message::speak(to, config.dead_after, queue, ToSender::Heartbeat));
         let (hear, mut heard) = mpsc::channel(16);
         let ear = tokio::spawn(listen(from, config.dead_after, hear));
         let setting = Setting { engine: config.engine, direct: config.direct, memory: config.memory };
@@ -387,28 +387,10 @@ async fn listen(
     hear: mpsc::Sender<Result<ToReceiver, Error>>,
 ) {
     loop {
-        let message = timeout(dead_after, message::receive(&mut from)).await.unwrap_or_else(|_| {
-            let silent = format!("nothing heard for {} s", dead_after.as_secs());
-            Err(Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, silent)))
-        });
+        let message = message::receive_alive(&mut from, dead_after).await;
         let ended = message.is_err();
         if hear.send(message).await.is_err() || ended {
             return;
-        }
-    }
-}
-
-/// Sends what is queued, and heartbeats in between, until the queue is closed.
-async fn speak(
-    mut to: WriteHalf<Lane>,
-    dead_after: Duration,
-    mut queue: mpsc::UnboundedReceiver<ToSender>,
-) -> Result<(), Error> {
-    loop {
-        match timeout(dead_after / 4, queue.recv()).await {
-            Ok(Some(message)) => message::send(&mut to, &message).await?,
-            Ok(None) => return Ok(()),
-            Err(_) => message::send(&mut to, &ToSender::Heartbeat).await?,
         }
     }
 }

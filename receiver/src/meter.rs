@@ -1,23 +1,7 @@
 //! Where the receiver's time goes.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
-
+use lanes::meter::{Counter, cpu_now};
 use proto::telemetry::{CpuTicks, ReceiverStages};
-
-/// One counter.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, n: u64) {
-        self.0.fetch_add(n, Relaxed);
-    }
-
-    pub(crate) fn since(&self, start: Instant) {
-        self.add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
-    }
-}
 
 /// All counters of a job.
 #[derive(Debug)]
@@ -30,11 +14,6 @@ pub(crate) struct Meter {
     pub(crate) flush: Counter,
     pub(crate) received_bytes: Counter,
     pub(crate) written_bytes: Counter,
-}
-
-fn cpu_now() -> CpuTicks {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    CpuTicks::parse(&read("/proc/stat"), &read("/proc/self/stat"))
 }
 
 impl Meter {
@@ -53,15 +32,14 @@ impl Meter {
     }
 
     pub(crate) fn stages(&self) -> ReceiverStages {
-        let get = |c: &Counter| c.0.load(Relaxed);
         ReceiverStages {
-            receive_wait_ns: get(&self.receive_wait),
-            buffer_wait_ns: get(&self.buffer_wait),
-            hash_ns: get(&self.hash),
-            write_ns: get(&self.write),
-            flush_ns: get(&self.flush),
-            received_bytes: get(&self.received_bytes),
-            written_bytes: get(&self.written_bytes),
+            receive_wait_ns: self.receive_wait.sum(),
+            buffer_wait_ns: self.buffer_wait.sum(),
+            hash_ns: self.hash.sum(),
+            write_ns: self.write.sum(),
+            flush_ns: self.flush.sum(),
+            received_bytes: self.received_bytes.sum(),
+            written_bytes: self.written_bytes.sum(),
             cpu: cpu_now().since(&self.cpu_then),
         }
     }

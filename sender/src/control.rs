@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lanes::{Error, Lane, message};
-use proto::control::{Failure, ToReceiver, ToSender};
+use proto::control::{Failure, ToSender};
 use proto::session::Violation;
-use tokio::io::{ReadHalf, WriteHalf};
+use tokio::io::ReadHalf;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 
 use crate::job::Shared;
 
@@ -46,13 +45,9 @@ pub(crate) async fn listen(
     shared: Arc<Shared>,
 ) -> Ended {
     loop {
-        let message = match timeout(dead_after, message::receive::<ToSender>(&mut from)).await {
-            Ok(Ok(message)) => message,
-            Ok(Err(e)) => return Ended::Lost(e),
-            Err(_) => {
-                let silent = format!("nothing heard for {} s", dead_after.as_secs());
-                return Ended::Lost(Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, silent)));
-            }
+        let message = match message::receive_alive(&mut from, dead_after).await {
+            Ok(message) => message,
+            Err(e) => return Ended::Lost(e),
         };
         if let Err(ended) = apply(message, &committed, &shared) {
             return ended;
@@ -88,21 +83,4 @@ fn apply(
         ToSender::Accept(_) => return Err(Ended::Violation("it accepted the job twice".into())),
     }
     Ok(())
-}
-
-/// Sends what is queued, and heartbeats in between, until the queue is closed.
-pub(crate) async fn speak(
-    mut to: WriteHalf<Lane>,
-    dead_after: Duration,
-    mut queue: mpsc::UnboundedReceiver<ToReceiver>,
-) -> Result<(), Error> {
-    // Four beats fit into the time after which the other side gives up.
-    let beat = dead_after / 4;
-    loop {
-        match timeout(beat, queue.recv()).await {
-            Ok(Some(message)) => message::send(&mut to, &message).await?,
-            Ok(None) => return Ok(()),
-            Err(_) => message::send(&mut to, &ToReceiver::Heartbeat).await?,
-        }
-    }
 }

@@ -158,7 +158,7 @@ pub async fn run(
     if o.dry_run {
         let _ = say.send(ToReceiver::Done);
         drop(say);
-        let _ = control::speak(to, o.dead_after, queue).await;
+        let _ = message::speak(to, o.dead_after, queue, ToReceiver::Heartbeat).await;
         let meter = meter.snapshot(true);
         return Ok(Summary { digests: BTreeMap::new(), engines, bottleneck: None, meter });
     }
@@ -178,7 +178,9 @@ pub async fn run(
         let (dead_after, shared) = (o.dead_after, shared.clone());
         parts
             .spawn(async move { Part::Listener(control::listen(from, dead_after, committed, shared).await) });
-        parts.spawn(async move { Part::Speaker(control::speak(to, dead_after, queue).await) });
+        parts.spawn(async move {
+            Part::Speaker(message::speak(to, dead_after, queue, ToReceiver::Heartbeat).await)
+        });
     }
 
     let work = async {

@@ -1,33 +1,11 @@
 //! Where the time goes: counters of every stage, read while the job runs and at its end.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use lanes::meter::{Counter, cpu_now};
 use proto::session::Totals;
 use proto::telemetry::{CpuTicks, ReceiverStages};
-
-/// One counter.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, n: u64) {
-        self.0.fetch_add(n, Relaxed);
-    }
-
-    pub(crate) fn since(&self, start: Instant) {
-        self.add(nanos(start.elapsed()));
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
-}
-
-fn nanos(d: Duration) -> u64 {
-    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
-}
 
 /// Counters of a running job; shared between its tasks and whoever shows progress.
 #[derive(Debug, Default)]
@@ -162,14 +140,14 @@ impl Meter {
             _ => Duration::ZERO,
         };
         Snapshot {
-            read_ns: self.read.get(),
-            read_bytes: self.read_bytes.get(),
-            buffer_wait_ns: self.buffer_wait.get(),
-            hash_ns: self.hash.get(),
-            starved_ns: self.starved.get(),
-            send_ns: self.send.get(),
-            wire_bytes: self.wire_bytes.get(),
-            zero_bytes: self.zero_bytes.get(),
+            read_ns: self.read.sum(),
+            read_bytes: self.read_bytes.sum(),
+            buffer_wait_ns: self.buffer_wait.sum(),
+            hash_ns: self.hash.sum(),
+            starved_ns: self.starved.sum(),
+            send_ns: self.send.sum(),
+            wire_bytes: self.wire_bytes.sum(),
+            zero_bytes: self.zero_bytes.sum(),
             totals: state.totals,
             cpu: if state.first_read.is_some() {
                 cpu_now().since(&state.cpu_then)
@@ -180,11 +158,6 @@ impl Meter {
             elapsed,
         }
     }
-}
-
-fn cpu_now() -> CpuTicks {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    CpuTicks::parse(&read("/proc/stat"), &read("/proc/self/stat"))
 }
 
 impl Snapshot {
