@@ -2,19 +2,22 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod ferry;
-mod flight;
+mod scene;
+mod watch;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
 use ferry::Ferry;
-use flight::{Flight, Mark, eventually, tool};
+use scene::{Attempt, hurry, slow_link};
 use testbed::images;
-use testbed::net::{Host, Link, LinkConfig, Rate, Shape};
+use testbed::net::{Host, Link, LinkConfig};
+use watch::{Mark, eventually, tool};
 
 const MIB: u64 = 1 << 20;
 
@@ -29,23 +32,22 @@ fn source_ports(host: &Host, side: &str, port: u16) -> BTreeSet<u16> {
 
 /// Holds a send with `streams` lanes in flight and looks at its connections from both hosts.
 fn has_exactly(streams: usize) {
-    let slow = Shape { total: Some(Rate::mbit(40)), flow: None };
-    let link = Link::up(LinkConfig { shape: slow, ..LinkConfig::default() }).unwrap();
+    let link = slow_link();
     let (from, to) = (ferry::folder(), ferry::folder());
     let image = from.path().join("disk.img");
     // More chunks than the lanes hold at once: a lane that finds no work left ends.
     images::random(&image, (16 + streams as u64) * MIB, streams as u64).unwrap();
     let words = ["--log-interval", "0.1", "--chunk", "64K", "--streams", &streams.to_string()];
     let ferry = Ferry::over(&link).args(words).arg(&image);
-    let mut flight = Flight::start(&ferry, to.path());
-    let peer = flight.started();
+    let mut attempt = Attempt::start(ferry.command(to.path()));
+    let started = attempt.until(|event| event["event"] == "started");
+    let peer: SocketAddr = started["peer"].as_str().unwrap().parse().unwrap();
     assert_eq!(peer.ip(), link.b().address());
-    flight.moving();
+    attempt.until_copying();
 
     let ports = source_ports(link.a(), "dport", peer.port());
     assert_eq!(ports.len(), streams + 1, "data and control: {ports:?}");
     for _ in 0..5 {
-        assert!(flight.is_running(), "still in flight");
         assert_eq!(source_ports(link.a(), "dport", peer.port()), ports, "none comes or goes");
         assert_eq!(source_ports(link.b(), "sport", peer.port()), ports, "the receiver sees the same");
         sleep(Duration::from_millis(50));
@@ -55,8 +57,8 @@ fn has_exactly(streams: usize) {
         let odd = ports.iter().filter(|port| **port % 2 == 1).count();
         assert!(odd >= 2 && ports.len() - odd >= 2, "{ports:?}");
     }
-    link.shape(0, Shape::default()).unwrap();
-    assert_eq!(flight.land().done()["lanes"], streams);
+    hurry(&link);
+    assert_eq!(attempt.wait().done()["lanes"], streams);
     images::equal(&image, &to.path().join("disk.img")).unwrap();
     eventually("all connections are closed", || {
         source_ports(link.a(), "dport", peer.port()).is_empty().then_some(())
