@@ -2,8 +2,8 @@
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -107,13 +107,7 @@ fn ask(args: &Send, request: &Bootstrap) -> Result<BootstrapReply, Failure> {
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|e| Failure::new(exit::REFUSED, format!("cannot run '{}': {e} (see --rsh)", rsh[0])))?;
-    let complaints = child.stderr.take().map(|mut stderr| {
-        thread::spawn(move || {
-            let mut said = Vec::new();
-            let _ = stderr.read_to_end(&mut said);
-            said
-        })
-    });
+    let complaints = child.stderr.take().map(Complaints::hear);
     let result = exchange(&mut child, request);
     let status = match &result {
         Ok(_) => end(&mut child, Duration::from_secs(5)),
@@ -123,11 +117,46 @@ fn ask(args: &Send, request: &Bootstrap) -> Result<BootstrapReply, Failure> {
         }
         Err(_) => end(&mut child, Duration::from_secs(2)),
     };
-    let said = complaints.and_then(|c| if result.is_ok() { None } else { c.join().ok() }).unwrap_or_default();
+    let wanted = result.is_err() || args.verbose;
+    let said = complaints.filter(|_| wanted).map(Complaints::so_far).unwrap_or_default();
     if args.verbose {
         eprint!("{}", String::from_utf8_lossy(&said));
     }
     result.map_err(|silence| explain(args, &rsh[0], &vmferry, silence, status, &said))
+}
+
+/// What the remote shell says on stderr.
+struct Complaints {
+    said: Arc<Mutex<Vec<u8>>>,
+    over: mpsc::Receiver<()>,
+}
+
+impl Complaints {
+    /// Bytes that are kept: the last words matter.
+    const KEPT: usize = 64 << 10;
+
+    fn hear(mut stderr: ChildStderr) -> Complaints {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let (ends, over) = mpsc::channel();
+        let to = said.clone();
+        thread::spawn(move || {
+            let _ends: mpsc::Sender<()> = ends;
+            let mut piece = [0; 4096];
+            while let Ok(len @ 1..) = stderr.read(&mut piece) {
+                let mut said = to.lock().unwrap_or_else(PoisonError::into_inner);
+                said.extend_from_slice(&piece[..len]);
+                let surplus = said.len().saturating_sub(Complaints::KEPT);
+                said.drain(..surplus);
+            }
+        });
+        Complaints { said, over }
+    }
+
+    /// The shell has ended; but a child of it (ssh's ControlPersist) may keep its stderr for hours.
+    fn so_far(self) -> Vec<u8> {
+        let _ = self.over.recv_timeout(Duration::from_millis(200));
+        std::mem::take(&mut self.said.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// No reply, and why.
