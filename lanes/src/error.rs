@@ -23,7 +23,7 @@ pub enum Error {
         seconds: u64,
     },
     /// The socket failed otherwise.
-    #[error("cannot connect to {peer}")]
+    #[error("cannot connect to {peer}: {source}")]
     Connect {
         /// Where.
         peer: SocketAddr,
