@@ -4,7 +4,12 @@
 mod ferry;
 mod scene;
 
-use scene::Scene;
+use std::fs;
+
+use ferry::Ferry;
+use scene::fake::shell;
+use scene::{Scene, says, slow_link};
+use testbed::net::{Link, LinkConfig};
 
 /// An option between the images and the destination made the last image the destination.
 #[test]
@@ -12,4 +17,66 @@ fn an_option_may_stand_before_the_destination() {
     let scene = Scene::new(1 << 20);
     scene.send(&scene.local().args(["--streams", "2"])).done();
     scene.arrived();
+}
+
+/// The receiver was started first, and then waited for a sender that had given up.
+#[test]
+fn too_little_memory_for_the_streams_is_found_before_the_remote_shell_runs() {
+    let scene = Scene::new(4096);
+    let mark = scene.here.path().join("asked");
+    let ferry = scene.local().rsh(format!("touch {}", mark.display()));
+    let reason = scene.send(&ferry.args(["--streams", "64", "--memory", "8M"])).failed(2);
+    says(&reason, &["64 streams", "--memory gives 8388608", "fewer --streams or a smaller --chunk"]);
+    assert!(!mark.exists(), "no host was asked");
+    scene.untouched();
+}
+
+/// The sender waited until nobody had the shell's stderr open; ssh with ControlPersist leaves a child
+/// that has it open for hours.
+#[test]
+fn a_shell_that_leaves_a_child_with_its_stderr_is_not_waited_for() {
+    let scene = Scene::new(4096);
+    let persist = "echo 'no route to there' >&2; sleep 70 >/dev/null & exit 255";
+    let reason = scene.send(&scene.local().rsh(shell(&scene, persist))).failed(3);
+    says(&reason, &["'sh' ended with 255", "no route to there"]);
+    scene.untouched();
+}
+
+/// It said that the destination was as before.
+#[test]
+fn interrupted_between_two_images_it_says_which_one_is_in_place() {
+    let (link, scene) = (slow_link(), Scene::new(48 << 20));
+    let first = scene.here.path().join("a-small.img");
+    fs::write(&first, [7; 4096]).unwrap();
+    let ferry = Ferry::over(&link).remote_path(scene.peer()).arg(&first).arg(&scene.image);
+    let mut attempt = scene.start(&ferry);
+    attempt.until(|e| e["event"] == "committed");
+    attempt.signal("INT");
+    let reason = attempt.wait().failed(6);
+    says(&reason, &["interrupted", "a-small.img"]);
+    assert!(!reason.contains("the destination is as it was"), "{reason}");
+    fs::remove_file(scene.there.join("a-small.img")).unwrap();
+    scene.untouched();
+}
+
+/// The sender closed the connections that it had, the receiver complained about that, and the
+/// complaint was shown in place of the cause.
+#[test]
+fn a_data_connection_that_cannot_be_made_is_the_reason_shown() {
+    let link = Link::up(LinkConfig::default()).unwrap();
+    let [there, here] = [link.b(), link.a()].map(|host| host.address().to_string());
+    let scene = Scene::new(1 << 20);
+    // Control finds its way by the first address, half of the data connections try the other.
+    let both = scene.over(&link).args(["--via", &there, "--via", &here, "--port", "7001"]);
+    let reason = scene.send(&both).failed(3);
+    says(&reason, &["connection refused by 10.77.0.1:7001", "--via"]);
+    scene.untouched();
+}
+
+/// The system's reason was left out.
+#[test]
+fn an_unreachable_address_comes_with_its_cause() {
+    let source = std::io::Error::from_raw_os_error(113);
+    let error = lanes::Error::Connect { peer: ([10, 77, 0, 2], 7000).into(), source };
+    says(&error.to_string(), &["10.77.0.2:7000", "No route to host"]);
 }

@@ -1,5 +1,6 @@
 //! `vmferry send`: images to another host.
 
+use std::cell::RefCell;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,26 +35,23 @@ fn send(args: &Send, report: &Report) -> Result<(), Failure> {
     manifest::check(&entries).map_err(|reason| Failure::new(exit::REFUSED, reason))?;
     let total: u64 = entries.iter().map(|e| e.size).sum();
     report.set_image_bytes(total);
+    let options = Options {
+        streams: args.streams,
+        chunk: args.chunk,
+        engine: args.engine,
+        memory: args.memory,
+        b3_always: args.digest == Digest::B3,
+        path: args.to.path.clone(),
+        force: args.force,
+        dry_run: args.dry_run,
+        sync_window: args.sync_window,
+        dead_after: Duration::from_secs(u64::from(args.peer_timeout)),
+    };
+    options.check()?;
 
     let receiver = remote::start(args)?;
-    let job = Job {
-        sources,
-        dialer: receiver.dialer,
-        addresses: receiver.addresses,
-        via: receiver.via,
-        options: Options {
-            streams: args.streams,
-            chunk: args.chunk,
-            engine: args.engine,
-            memory: args.memory,
-            b3_always: args.digest == Digest::B3,
-            path: args.to.path.clone(),
-            force: args.force,
-            dry_run: args.dry_run,
-            sync_window: args.sync_window,
-            dead_after: Duration::from_secs(u64::from(args.peer_timeout)),
-        },
-    };
+    let job =
+        Job { sources, dialer: receiver.dialer, addresses: receiver.addresses, via: receiver.via, options };
     let broke = |e: std::io::Error| Failure::new(exit::FAILED, format!("cannot start: {e}"));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(broke)?;
     let summary = runtime.block_on(drive(job, total, args, report));
@@ -67,20 +65,24 @@ fn send(args: &Send, report: &Report) -> Result<(), Failure> {
 async fn drive(job: Job, total: u64, args: &Send, report: &Report) -> Result<Summary, Failure> {
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(args, total, meter.clone());
-    let started = std::cell::Cell::new(false);
+    let in_place = RefCell::new(Vec::new());
     let tell = |event: Event| match event {
-        Event::Started { notices, peer } => {
-            started.set(true);
-            progress.aside(|| report.started(&notices, peer));
-        }
+        Event::Started { notices, peer } => progress.aside(|| report.started(&notices, peer)),
         Event::Committed { name, path, notices } => {
             progress.aside(|| report.committed(&name, &path, &notices));
+            in_place.borrow_mut().push(name);
         }
     };
     let work = sender::run(job, meter, tell, interrupted());
     let result = progress::beside(&progress, report, work).await;
     progress.finish();
-    result
+    result.map_err(|failure| match in_place.into_inner() {
+        names if failure.exit == exit::INTERRUPTED && !names.is_empty() => {
+            let (names, rest) = (names.join(", "), "the rest is not: send that again");
+            Failure { reason: format!("interrupted; {names} is in place, {rest}"), ..failure }
+        }
+        _ => failure,
+    })
 }
 
 /// Ready when the user, or the system, wants an end.
