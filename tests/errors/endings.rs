@@ -1,10 +1,7 @@
 //! One end, or the way between them, ends in the middle of a copy.
 
-use std::fs;
-
 use testbed::net::Link;
 
-use crate::ferry::Ferry;
 use crate::scene::{Attempt, Scene, hurry, says, signal, slow_link};
 
 /// A copy in its middle.
@@ -33,22 +30,6 @@ fn an_interrupted_sender_cleans_up_and_says_how_to_go_on() {
 #[test]
 fn a_terminated_sender_cleans_up_and_says_how_to_go_on() {
     interrupted_by("TERM");
-}
-
-#[test]
-fn interrupted_between_two_images_it_says_which_one_is_in_place() {
-    let (link, scene) = (slow_link(), Scene::new(48 << 20));
-    let first = scene.here.path().join("a-small.img");
-    fs::write(&first, [7; 4096]).unwrap();
-    let ferry = Ferry::over(&link).remote_path(scene.peer()).arg(&first).arg(&scene.image);
-    let mut attempt = scene.start(&ferry);
-    attempt.until(|e| e["event"] == "committed");
-    attempt.signal("INT");
-    let reason = attempt.wait().failed(6);
-    says(&reason, &["interrupted", "a-small.img"]);
-    assert!(!reason.contains("the destination is as it was"), "{reason}");
-    fs::remove_file(scene.there.join("a-small.img")).unwrap();
-    scene.untouched();
 }
 
 #[test]
