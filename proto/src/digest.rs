@@ -131,6 +131,15 @@ impl ImageDigest {
         }
     }
 
+    /// At least so many whole granules will turn out to be zero: when that is past its limit, `b3`
+    /// is given up now instead of after hashing zeros up to the limit.
+    pub fn expect_zeros(&mut self, granules: u64) {
+        let bytes = granules.saturating_mul(u64::from(GRANULE));
+        if self.b3.as_ref().is_some_and(|b3| bytes > b3.zero_left) {
+            self.b3 = None;
+        }
+    }
+
     /// Leaf `index` holds data with this hash. A leaf told twice keeps its first hash.
     pub fn data(&mut self, index: u64, cv: Cv) {
         self.add(index, Leaves::Data(cv));
@@ -372,6 +381,15 @@ mod tests {
         let d = d.finish().expect("complete");
         assert_eq!(d.b3, None);
         assert_eq!(hex(&d.tree).len(), 64);
+    }
+
+    #[test]
+    fn b3_past_its_limit_is_given_up_before_anything_is_hashed() {
+        for (expected, given_up) in [(3, false), (4, true)] {
+            let mut d = ImageDigest::new(9 << 20, ChunkSize::DEFAULT, 3 << 20);
+            d.expect_zeros(expected);
+            assert_eq!(d.b3.is_none(), given_up);
+        }
     }
 
     #[test]

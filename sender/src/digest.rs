@@ -9,6 +9,7 @@ use proto::geometry::ChunkSize;
 use tokio::sync::oneshot;
 
 enum Event {
+    Expect { image: u32, granules: u64 },
     Leaves { image: u32, first: u64, leaves: Vec<Option<Cv>> },
     Zeros { image: u32, first: u64, count: u64 },
     Finish { image: u32, answer: oneshot::Sender<Option<Digests>> },
@@ -27,6 +28,11 @@ impl Digester {
         thread::Builder::new().name("digest".into()).spawn(move || {
             for event in rx {
                 match event {
+                    Event::Expect { image, granules } => {
+                        if let Some(digest) = open(&mut images, image) {
+                            digest.expect_zeros(granules);
+                        }
+                    }
                     Event::Leaves { image, first, leaves } => {
                         let Some(digest) = open(&mut images, image) else { continue };
                         for (at, leaf) in (first..).zip(leaves) {
@@ -49,6 +55,11 @@ impl Digester {
             }
         })?;
         Ok(Digester(tx))
+    }
+
+    /// At least so many granules of zeros will follow.
+    pub(crate) fn expect_zeros(&self, image: u32, granules: u64) {
+        let _ = self.0.send(Event::Expect { image, granules });
     }
 
     /// Leaves of one chunk; `None` where a leaf has no data.

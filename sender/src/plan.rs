@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use proto::extents::BlockMap;
-use proto::geometry::{BLOCK, ChunkSize};
+use proto::geometry::{BLOCK, ChunkSize, GRANULE};
 
 use crate::Source;
 
@@ -74,6 +74,24 @@ pub(crate) fn walk(
     Ok(())
 }
 
+/// How many granules of an image lie in holes as a whole.
+///
+/// # Errors
+/// What the file system says to SEEK_DATA or SEEK_HOLE.
+pub(crate) fn zero_granules(source: &Source) -> Result<u64, blockio::Error> {
+    let (size, granule) = (source.entry().size, u64::from(GRANULE));
+    let (mut at, mut found) = (0, 0);
+    loop {
+        let next = source.image.next_data(at)?.unwrap_or(size..size);
+        let last = if next.start == size { size.div_ceil(granule) } else { next.start / granule };
+        found += last.saturating_sub(at.div_ceil(granule));
+        if next.end >= size {
+            return Ok(found);
+        }
+        at = next.end;
+    }
+}
+
 /// The blocks of a chunk that an extent touches.
 fn blocks(extent: &Range<u64>, chunk: &Range<u64>) -> Range<usize> {
     let block = u64::from(BLOCK);
@@ -89,7 +107,7 @@ mod tests {
     use std::fs::File;
     use std::os::unix::fs::FileExt;
 
-    fn plan(size: u64, data: &[(u64, usize)]) -> Vec<Work> {
+    fn with_source<T>(size: u64, data: &[(u64, usize)], look: impl FnOnce(Source) -> T) -> T {
         let dir = std::env::temp_dir().join(format!("vmferry-plan-{}-{size}", std::process::id()));
         let file = File::create(&dir).unwrap();
         file.set_len(size).unwrap();
@@ -97,15 +115,34 @@ mod tests {
             file.write_all_at(&vec![1; *len], *at).unwrap();
         }
         drop(file);
-        let source = Source::open(&dir, true, false).unwrap();
-        let mut steps = Vec::new();
-        walk(0, &source, ChunkSize::DEFAULT, |w| {
-            steps.push(w);
-            true
-        })
-        .unwrap();
+        let found = look(Source::open(&dir, true, false).unwrap());
         std::fs::remove_file(&dir).unwrap();
-        steps
+        found
+    }
+
+    fn plan(size: u64, data: &[(u64, usize)]) -> Vec<Work> {
+        with_source(size, data, |source| {
+            let mut steps = Vec::new();
+            walk(0, &source, ChunkSize::DEFAULT, |w| {
+                steps.push(w);
+                true
+            })
+            .unwrap();
+            steps
+        })
+    }
+
+    #[test]
+    fn only_whole_granules_of_holes_count() {
+        let mib = 1u64 << 20;
+        let count = |size, data: &[_]| with_source(size, data, |source| zero_granules(&source).unwrap());
+        assert_eq!(count(10 * mib, &[]), 10);
+        assert_eq!(count(9 * mib + 1, &[]), 10);
+        assert_eq!(count(9 * mib, &[(0, 9 << 20)]), 0);
+        // Data at both ends of granule 4, in granule 6, and at the very end.
+        let data = [(4 * mib, 4096), (5 * mib - 4096, 4096), (6 * mib + 8192, 1), (9 * mib - 1, 1)];
+        assert_eq!(count(9 * mib, &data), 4 + 1 + 1);
+        assert_eq!(count(10 * mib + 3, &data[..3]), 4 + 1 + 4);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use blockio::{Buffer, Engine, Pool};
 use proto::control::Failure;
-use proto::digest::chunk_leaves;
+use proto::digest::{B3_ZERO_LIMIT, chunk_leaves};
 use proto::extents::BlockMap;
 use proto::geometry::{BLOCK, ChunkSize};
 use proto::session::Unit;
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::digest::Digester;
 use crate::job::Shared;
-use crate::plan::{Work, walk};
+use crate::plan::{Work, walk, zero_granules};
 use crate::source::Source;
 
 /// Reads in flight. More only add latency on the disks measured (depth 4-8 saturates them).
@@ -47,10 +47,15 @@ impl Reader {
         let (steps, mut plan) = mpsc::channel(PLAN_AHEAD);
         let (sources, chunk) = (self.sources.clone(), self.chunk);
         // SEEK_DATA may read metadata from the disk, so the walk has a thread.
+        let digester = self.digester.clone();
         let walker = tokio::task::spawn_blocking(move || {
-            (0u32..)
-                .zip(sources.iter())
-                .try_for_each(|(i, source)| walk(i, source, chunk, |step| steps.blocking_send(step).is_ok()))
+            (0u32..).zip(sources.iter()).try_for_each(|(i, source)| {
+                // Only such an image can have more zeros than are hashed.
+                if source.entry().size > B3_ZERO_LIMIT {
+                    digester.expect_zeros(i, zero_granules(source)?);
+                }
+                walk(i, source, chunk, |step| steps.blocking_send(step).is_ok())
+            })
         });
         let depth = Arc::new(Semaphore::new(DEPTH));
         let mut reads: JoinSet<Result<(), Failure>> = JoinSet::new();
