@@ -41,7 +41,7 @@ impl Progress {
         let wanted = !args.quiet && !args.json && args.log_interval.is_none();
         let bar = (wanted && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template("{bar:30} {percent:>3}%  {msg}");
+            let style = ProgressStyle::with_template("{bar:20} {percent:>3}%  {wide_msg}");
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar
         });
@@ -84,12 +84,13 @@ impl Progress {
             String::new()
         };
         let slowest = span.bottleneck().map_or(String::new(), |b| format!("  slowest: {}", b.describe()));
+        // The end is cut off where the terminal is narrow, so what matters comes first.
         bar.set_message(format!(
-            "{}{eta}  {} on the wire, {} of {}{slowest}",
+            "{}{eta}{slowest}  {} of {}, {} sent",
             rate(speed * 8.0),
-            bytes(now.wire_bytes),
             bytes(at.done),
             bytes(at.total),
+            bytes(now.wire_bytes),
         ));
     }
 }

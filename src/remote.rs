@@ -44,7 +44,7 @@ pub fn start(args: &Send) -> Result<Receiver, Failure> {
     let dead_after = Duration::from_secs(u64::from(args.peer_timeout));
     let request = Bootstrap {
         fingerprint: identity.fingerprint().0,
-        secret: secret.0,
+        secret: secret.clone(),
         ports: args.port,
         engine: args.engine.to_string(),
         direct: !args.no_direct,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::digest::hex;
+use crate::join::Secret;
 use crate::manifest::ImageEntry;
 use crate::telemetry::ReceiverStages;
 
@@ -53,7 +54,7 @@ pub struct Bootstrap {
     /// SHA-256 of the sender's one-time public key.
     pub fingerprint: [u8; 32],
     /// The session secret.
-    pub secret: [u8; 32],
+    pub secret: Secret,
     /// Ports to listen on, inclusive; `None`: any free one.
     pub ports: Option<(u16, u16)>,
     /// I/O engine for this end: "auto", "uring", "sync".

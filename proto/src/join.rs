@@ -15,6 +15,8 @@
 //! Lane 0 is the control connection. A lane id is never used twice in a session; the receiver's
 //! session machine enforces it.
 
+use serde::{Deserialize, Serialize};
+
 use crate::control::{LaneId, SessionId};
 
 /// Bytes of a nonce, a proof and a secret.
@@ -24,8 +26,8 @@ pub const REQUEST_LEN: usize = 16 + 4 + 4 + SECRET_LEN;
 /// Bytes of a challenge.
 pub const CHALLENGE_LEN: usize = 2 * SECRET_LEN;
 
-/// The secret that both ends of a session hold; it never travels over a lane.
-#[derive(Clone, PartialEq, Eq)]
+/// The secret that both ends of a session hold; it never travels over a lane, and shows in no log.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Secret(pub [u8; SECRET_LEN]);
 
 impl std::fmt::Debug for Secret {

@@ -10,7 +10,6 @@ use lanes::identity::{Fingerprint, Identity, random};
 use lanes::listen::{self, Doorkeeper};
 use lanes::{tls, tune::Tuning};
 use proto::control::{Bootstrap, BootstrapReply, Failure, SessionId};
-use proto::join::Secret;
 use receiver::Config;
 
 use crate::bootstrap::{self, BootstrapError};
@@ -84,7 +83,7 @@ fn prepare(request: &Bootstrap) -> Result<(BootstrapReply, Config), Failure> {
         listener,
         keeper: Doorkeeper {
             config: tls::server(&identity, Fingerprint(request.fingerprint)).map_err(refused)?,
-            secret: Secret(request.secret),
+            secret: request.secret.clone(),
             session,
             tuning: Tuning { unsent: 0, dead_after },
         },

@@ -89,7 +89,7 @@ async fn drive(job: Job, total: u64, args: &Send, report: &Report) -> Result<Sum
 async fn interrupted() -> Failure {
     let stopped = Failure::new(
         exit::INTERRUPTED,
-        "interrupted; the destination is as it was: run the same command again",
+        "interrupted; unfinished copies were removed from the destination: run the same command again",
     );
     let (Ok(mut int), Ok(mut term)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {

@@ -51,7 +51,7 @@ pub fn announcing(scene: &Scene, fingerprint: [u8; 32], port: u16) -> String {
 fn request() -> Bootstrap {
     Bootstrap {
         fingerprint: [0; 32],
-        secret: [0; 32],
+        secret: Secret([0; 32]),
         ports: None,
         engine: "auto".into(),
         direct: true,
@@ -122,11 +122,11 @@ pub fn impostor(scene: &Scene, stolen: Stolen) -> String {
                 let asked = asked(&request);
                 let (sender, secret) = match stolen {
                     Stolen::KeyAndSecret => ([0; 32], asked.secret),
-                    _ => (asked.fingerprint, [0; 32]),
+                    _ => (asked.fingerprint, Secret([0; 32])),
                 };
                 let keeper = Doorkeeper {
                     config: tls::server(&key, Fingerprint(sender)).unwrap(),
-                    secret: Secret(secret),
+                    secret,
                     session: SESSION,
                     tuning: Tuning { unsent: 0, dead_after: HANG },
                 };
