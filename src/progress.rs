@@ -24,6 +24,8 @@ pub struct Progress {
     bar: Option<ProgressBar>,
     interval: Option<Duration>,
     furthest: Cell<u64>,
+    /// There is a job: before that, there is no progress to speak of.
+    begun: Cell<bool>,
 }
 
 /// How far a job is.
@@ -46,7 +48,20 @@ impl Progress {
             bar
         });
         let interval = args.log_interval.filter(|_| !args.quiet || args.json);
-        Progress { meter, total, streams: args.streams, bar, interval, furthest: Cell::new(0) }
+        Progress {
+            meter,
+            total,
+            streams: args.streams,
+            bar,
+            interval,
+            furthest: Cell::new(0),
+            begun: Cell::new(false),
+        }
+    }
+
+    /// The job was accepted; lines may be printed from now on.
+    pub fn begin(&self) {
+        self.begun.set(true);
     }
 
     /// Prints something without tearing the bar.
@@ -131,7 +146,9 @@ pub async fn beside<T>(progress: &Progress, report: &Report, work: impl Future<O
         if let (Some(at), Some(every)) = (next_line, progress.interval)
             && Instant::now() >= at
         {
-            report.interval(&progress.position(&now), &now, &now.since(&last_line), progress.streams);
+            if progress.begun.get() {
+                report.interval(&progress.position(&now), &now, &now.since(&last_line), progress.streams);
+            }
             last_line = now;
             next_line = Some(at + every);
         }

@@ -6,10 +6,12 @@ mod scene;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use ferry::Ferry;
 use scene::fake::shell;
 use scene::{Scene, says, slow_link};
+use serde_json::Value;
 use testbed::net::{Link, LinkConfig};
 
 /// An option between the images and the destination made the last image the destination.
@@ -99,4 +101,26 @@ fn zeros_are_not_hashed_for_a_digest_that_is_given_up() {
     let done = Ferry::local().wrap(["prlimit", "--cpu=20"]).args(&images).send(to.path()).done();
     let digests = done["digests"].as_object().unwrap();
     assert!(digests.len() == 8 && digests.values().all(|d| d["b3"].is_null() && d["tree"].is_string()));
+}
+
+/// Lines about progress came while the destination was still being asked.
+#[test]
+fn there_is_no_progress_before_the_job_is_accepted() {
+    // Each way takes longer than the interval, and the handshake needs several.
+    let delay = Some(Duration::from_millis(150));
+    let link = Link::up(LinkConfig { delay, ..LinkConfig::default() }).unwrap();
+    let scene = Scene::new(1 << 20);
+    let sent = scene.send(&scene.over(&link).args(["--log-interval", "0.1"]));
+    sent.done();
+    assert_eq!(sent.events()[0]["event"], "started", "{}", sent.stdout);
+    scene.arrived();
+}
+
+/// A hole was said to be limited by the destination's disk.
+#[test]
+fn nothing_limits_what_sends_nothing() {
+    let scene = Scene::with(|path| fs::File::create(path).unwrap().set_len(50 << 20).unwrap());
+    let done = scene.send(&scene.local()).done();
+    assert_eq!((&done["data_bytes"], &done["bottleneck"]), (&0.into(), &Value::Null));
+    scene.arrived();
 }

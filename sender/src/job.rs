@@ -237,7 +237,9 @@ pub async fn run(
             // The goodbye only spares the receiver a wait; everything is in place.
             let _ = timeout(REASON_GRACE, until_speaker_ends(&mut parts)).await;
             let meter = meter.snapshot(true);
-            Ok(Summary { digests, engines, bottleneck: meter.bottleneck(), meter })
+            // Lanes that only told of zeros waited for each other, not for a stage.
+            let bottleneck = meter.bottleneck().filter(|_| meter.totals.written > 0);
+            Ok(Summary { digests, engines, bottleneck, meter })
         }
         Err(cause) => {
             let failure = first_cause(cause, &mut parts).await;

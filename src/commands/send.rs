@@ -67,7 +67,10 @@ async fn drive(job: Job, total: u64, args: &Send, report: &Report) -> Result<Sum
     let progress = Progress::new(args, total, meter.clone());
     let in_place = RefCell::new(Vec::new());
     let tell = |event: Event| match event {
-        Event::Started { notices, peer } => progress.aside(|| report.started(&notices, peer)),
+        Event::Started { notices, peer } => {
+            progress.aside(|| report.started(&notices, peer));
+            progress.begin();
+        }
         Event::Committed { name, path, notices } => {
             progress.aside(|| report.committed(&name, &path, &notices));
             in_place.borrow_mut().push(name);
