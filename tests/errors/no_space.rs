@@ -4,10 +4,10 @@ use std::fs;
 use std::process::Command;
 
 use testbed::disk::{Fs, LoopDisk};
-use testbed::faults::{FaultFs, Faults};
+use testbed::faults::Faults;
 
 use crate::ferry::folder;
-use crate::scene::{Scene, hurry, says, slow_link};
+use crate::scene::{Scene, fault_fs, hurry, says, slow_link};
 
 const MIB: u64 = 1 << 20;
 
@@ -55,10 +55,7 @@ fn space_that_another_takes_in_mid_copy_ends_the_job_with_its_reason() {
 #[test]
 fn a_write_without_space_ends_the_job_with_its_reason() {
     let place = folder();
-    let (backing, mount) = (place.path().join("backing"), place.path().join("mount"));
-    [&backing, &mount].iter().for_each(|f| fs::create_dir(f).unwrap());
-    let full = FaultFs::mount(&backing, &mount, Faults { space: Some(5 * MIB + 4096), ..Faults::default() })
-        .unwrap();
+    let full = fault_fs(place.path(), Faults { space: Some(5 * MIB + 4096), ..Faults::default() });
     let scene = Scene::new(16 * MIB).to(full.path());
     let reason = scene.send(&scene.local().args(["--streams", "8"])).failed(1);
     says(&reason, &["cannot write", "disk.img.vmferry-part", "at byte", "No space left on device"]);

@@ -3,6 +3,7 @@
 #![allow(dead_code, missing_docs, clippy::unwrap_used)] // every test file uses its part of it
 
 pub mod fake;
+pub mod tap;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use testbed::faults::{FaultFs, Faults};
 use testbed::images;
 use testbed::net::{Link, LinkConfig, Rate, Shape};
 
@@ -79,6 +81,11 @@ impl Scene {
     /// From a to b.
     pub fn over(&self, link: &Link) -> Ferry {
         Ferry::over(link).remote_path(self.peer()).arg(&self.image)
+    }
+
+    /// From this host to this host, the image being called by another path.
+    pub fn local_as(&self, image: &Path) -> Ferry {
+        Ferry::local().remote_path(self.peer()).arg(image)
     }
 
     /// Runs it to its end, which comes in time.
@@ -179,6 +186,20 @@ pub fn slow_link() -> Link {
 /// No longer slow.
 pub fn hurry(link: &Link) {
     link.shape(0, Shape::default()).unwrap();
+}
+
+/// Shows `place/backing` at `place/mount`, with faults.
+pub fn fault_fs(place: &Path, faults: Faults) -> FaultFs {
+    let (backing, mount) = (place.join("backing"), place.join("mount"));
+    [&backing, &mount].iter().for_each(|folder| fs::create_dir(folder).unwrap());
+    FaultFs::mount(&backing, &mount, faults).unwrap()
+}
+
+/// All that the user is told on the way.
+pub fn notices(sent: &Sent) -> Vec<String> {
+    let events = sent.events();
+    let lists = events.iter().filter_map(|e| e["notices"].as_array());
+    lists.flatten().map(|n| n.as_str().unwrap().to_owned()).collect()
 }
 
 /// A folder that every user may enter and write, on whatever the system has for temporary files:
