@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use ferry::Ferry;
 use scene::fake::shell;
-use scene::{Scene, says, slow_link};
+use scene::{Scene, fault_fs, says, slow_link};
 use serde_json::Value;
+use testbed::faults::Faults;
 use testbed::net::{Link, LinkConfig};
 
 /// An option between the images and the destination made the last image the destination.
@@ -106,8 +107,8 @@ fn zeros_are_not_hashed_for_a_digest_that_is_given_up() {
 /// Lines about progress came while the destination was still being asked.
 #[test]
 fn there_is_no_progress_before_the_job_is_accepted() {
-    // Each way takes longer than the interval, and the handshake needs several.
-    let delay = Some(Duration::from_millis(150));
+    // The handshake needs several of these, and is longer than the interval.
+    let delay = Some(Duration::from_millis(60));
     let link = Link::up(LinkConfig { delay, ..LinkConfig::default() }).unwrap();
     let scene = Scene::new(1 << 20);
     let sent = scene.send(&scene.over(&link).args(["--log-interval", "0.1"]));
@@ -123,4 +124,27 @@ fn nothing_limits_what_sends_nothing() {
     let done = scene.send(&scene.local()).done();
     assert_eq!((&done["data_bytes"], &done["bottleneck"]), (&0.into(), &Value::Null));
     scene.arrived();
+}
+
+/// io_uring went on after a short direct transfer by itself, and on FUSE it did so from the same
+/// offset again: the copy was wrong, and called verified.
+#[test]
+fn short_transfers_on_fuse_lose_nothing() {
+    const SIZE: u64 = (5 << 20) + 1;
+    // Whole blocks, and pieces after which nothing is aligned any more.
+    for piece in [4096, 64 << 10, 50_001] {
+        let [from, to] = [ferry::folder(), ferry::folder()];
+        let source = fault_fs(from.path(), Faults::default());
+        let target = fault_fs(to.path(), Faults { short_writes: Some(piece), ..Faults::default() });
+        let image = source.path().join("disk.img");
+        let scene = Scene::new(SIZE).to(target.path());
+        fs::copy(&scene.image, &image).unwrap();
+        source.set(Faults { short_reads: Some(piece), ..Faults::default() });
+        source.reset_counts();
+        scene.send(&scene.local_as(&image)).done();
+        scene.arrived();
+        let (reads, writes) = (source.counts(), target.counts());
+        assert!(reads.reads > SIZE / u64::from(piece) && writes.writes > SIZE / u64::from(piece));
+        assert!(reads.direct_opens > 0 && writes.direct_writes > 0, "it is about direct calls");
+    }
 }

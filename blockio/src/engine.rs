@@ -120,9 +120,17 @@ pub struct Engine {
 struct Inner {
     kind: EngineKind,
     notices: Vec<String>,
+    depth: u32,
+    workers: Workers,
+    /// Threads for images that the ring must not touch; started with the first of them.
+    aside: OnceLock<Workers>,
+    zeros: OnceLock<Pool>,
+}
+
+/// A queue and the threads that serve it.
+struct Workers {
     queue: Arc<Queue>,
     threads: Vec<JoinHandle<()>>,
-    zeros: OnceLock<Pool>,
 }
 
 impl Engine {
@@ -137,7 +145,8 @@ impl Engine {
         if choice != EngineChoice::Sync {
             match uring::start(depth, pool) {
                 Ok((queue, thread, notices)) => {
-                    return Ok(Engine::of(EngineKind::Uring, notices, queue, vec![thread]));
+                    let workers = Workers { queue, threads: vec![thread] };
+                    return Ok(Engine::of(EngineKind::Uring, notices, depth, workers));
                 }
                 Err(error) if choice == EngineChoice::Uring => {
                     return Err(Error::new("start io_uring", explained(error)));
@@ -145,12 +154,13 @@ impl Engine {
                 Err(error) => notices.push(fallback_notice(&error)),
             }
         }
-        let (queue, threads) = plain::start(depth).map_err(|e| Error::new("start the I/O threads", e))?;
-        Ok(Engine::of(EngineKind::Sync, notices, queue, threads))
+        let workers = Workers::plain(depth).map_err(|e| Error::new("start the I/O threads", e))?;
+        Ok(Engine::of(EngineKind::Sync, notices, depth, workers))
     }
 
-    fn of(kind: EngineKind, notices: Vec<String>, queue: Arc<Queue>, threads: Vec<JoinHandle<()>>) -> Engine {
-        Engine { inner: Arc::new(Inner { kind, notices, queue, threads, zeros: OnceLock::new() }) }
+    fn of(kind: EngineKind, notices: Vec<String>, depth: u32, workers: Workers) -> Engine {
+        let (aside, zeros) = (OnceLock::new(), OnceLock::new());
+        Engine { inner: Arc::new(Inner { kind, notices, depth, workers, aside, zeros }) }
     }
 
     /// Which engine runs.
@@ -165,7 +175,9 @@ impl Engine {
 
     /// The oldest operation that has been under way for longer than `age`, for a watchdog.
     pub fn stalled(&self, age: Duration) -> Option<Stall> {
-        self.inner.queue.oldest().filter(|stall| stall.age > age)
+        let workers = std::iter::once(&self.inner.workers).chain(self.inner.aside.get());
+        let oldest = workers.filter_map(|workers| workers.queue.oldest()).max_by_key(|stall| stall.age);
+        oldest.filter(|stall| stall.age > age)
     }
 
     /// Reads `len` bytes at byte `offset` to the start of `buffer`. The count is below `len` only
@@ -273,7 +285,10 @@ impl Engine {
 
     pub(crate) async fn run(&self, verb: &'static str, image: &Image, work: Work) -> Done {
         let (op, done) = Op::new(image, work);
-        self.inner.queue.push(op);
+        match self.inner.workers_for(image) {
+            Ok(workers) => workers.queue.push(op),
+            Err(cause) => op.reject(cause),
+        }
         done.await.unwrap_or_else(|_| Done {
             buffer: None,
             result: Err(Error::on(verb, image.path(), io::Error::other("the I/O engine broke down"))),
@@ -292,7 +307,29 @@ impl fmt::Debug for Engine {
     }
 }
 
-impl Drop for Inner {
+impl Inner {
+    fn workers_for(&self, image: &Image) -> io::Result<&Workers> {
+        if self.kind == EngineKind::Sync || !image.needs_plain_calls() {
+            return Ok(&self.workers);
+        }
+        match self.aside.get() {
+            Some(workers) => Ok(workers),
+            None => {
+                let workers = Workers::plain(self.depth)?;
+                Ok(self.aside.get_or_init(|| workers))
+            }
+        }
+    }
+}
+
+impl Workers {
+    fn plain(depth: u32) -> io::Result<Workers> {
+        let (queue, threads) = plain::start(depth)?;
+        Ok(Workers { queue, threads })
+    }
+}
+
+impl Drop for Workers {
     fn drop(&mut self) {
         self.queue.close();
         let me = std::thread::current().id();

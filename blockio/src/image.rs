@@ -41,6 +41,7 @@ struct Inner {
     /// Turned off when the first direct operation shows that `open(2)` promised too much.
     use_direct: AtomicBool,
     align: usize,
+    plain_calls: bool,
     size: AtomicU64,
     refused: AtomicU8,
     wrote_cached: AtomicBool,
@@ -193,9 +194,11 @@ impl Image {
         align: usize,
         size: u64,
     ) -> Image {
+        let fuse = rustix::fs::fstatfs(&buffered).is_ok_and(|fs| fs.f_type == libc::FUSE_SUPER_MAGIC);
         Image {
             inner: Arc::new(Inner {
                 path: path.to_owned(),
+                plain_calls: fuse,
                 buffered,
                 use_direct: AtomicBool::new(direct.is_some()),
                 direct,
@@ -313,6 +316,13 @@ impl Image {
 
     pub(crate) fn buffered_fd(&self) -> RawFd {
         self.inner.buffered.as_raw_fd()
+    }
+
+    /// Whether io_uring must stay away. After a short direct transfer it goes on by itself from
+    /// the file position, which FUSE does not move: the rest would be the first bytes once more
+    /// (seen on Linux 6.18, where the FUSE server does not ask for FUSE_ASYNC_DIO).
+    pub(crate) fn needs_plain_calls(&self) -> bool {
+        self.inner.plain_calls
     }
 
     /// The direct descriptor, as long as it is of use.
