@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod ferry;
+mod scene;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ferry::{Ferry, Sent};
+use scene::{Attempt, hurry, slow_link};
 use serde_json::Value;
 use testbed::images;
 
@@ -270,6 +272,21 @@ fn a1_zeros_replace_what_was_there() {
     let done = replace();
     arrived(&done, &image, &target);
     assert_eq!(done["data_bytes"], 0);
+}
+
+#[test]
+fn a1_the_old_image_keeps_its_name_until_the_copy_is_complete() {
+    let (link, place) = (slow_link(), ferry::folder());
+    let (image, target) = a1(place.path());
+    images::random(&image, 16 * MIB, 13).unwrap();
+    let ferry = Ferry::over(&link).args(["--force", "--log-interval", "0.1"]).arg(&image);
+    let mut attempt = Attempt::start(ferry.command(&target));
+    attempt.until_copying();
+    all_0xaa(&File::open(&target).unwrap());
+    let parts = fs::read_dir(place.path()).unwrap().count() - 2;
+    assert_eq!(parts, 1, "it was still being copied");
+    hurry(&link);
+    arrived(&attempt.wait().done(), &image, &target);
 }
 
 #[test]
