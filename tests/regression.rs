@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use ferry::Ferry;
 use scene::fake::shell;
-use scene::{Scene, fault_fs, says, slow_link};
+use scene::{Scene, fault_fs, notices, says, slow_link};
 use serde_json::Value;
-use testbed::faults::Faults;
+use testbed::faults::{DirectIo, Faults};
 use testbed::net::{Link, LinkConfig};
 
 /// An option between the images and the destination made the last image the destination.
@@ -147,4 +147,22 @@ fn short_transfers_on_fuse_lose_nothing() {
         assert!(reads.reads > SIZE / u64::from(piece) && writes.writes > SIZE / u64::from(piece));
         assert!(reads.direct_opens > 0 && writes.direct_writes > 0, "it is about direct calls");
     }
+}
+
+/// The destination's were told twice, the source's late ones never, and nobody knew whose they were.
+#[test]
+fn each_notice_comes_once_and_the_receivers_bear_its_host() {
+    let [from, to] = [ferry::folder(), ferry::folder()];
+    let lacking = |direct| Faults { direct, ..Faults::default() };
+    let source = fault_fs(from.path(), lacking(DirectIo::RefusedAtRead));
+    let target = fault_fs(to.path(), lacking(DirectIo::RefusedAtOpen));
+    let image = source.path().join("disk.img");
+    let scene = Scene::new(1 << 20).to(target.path());
+    fs::copy(&scene.image, &image).unwrap();
+    let sent = scene.send(&scene.local_as(&image));
+    sent.done();
+    let [there, here] = &notices(&sent)[..] else { panic!("one each: {}", sent.stdout) };
+    says(there, &["there: ", "disk.img.vmferry-part does not support direct I/O"]);
+    says(here, &[image.to_str().unwrap(), "does not support direct I/O"]);
+    assert!(!here.contains("there: "), "{here}");
 }

@@ -74,7 +74,7 @@ fn direct_io_that_was_promised_and_refused() {
         block_on(engine.write(&image, buffer, 1, one(10))).1.unwrap();
         assert_eq!(std::fs::read(file.path()).unwrap()[..12], [7, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 7]);
         assert_eq!(
-            image.notices(),
+            image.take_notices(),
             [format!("{path} does not support direct I/O (O_DIRECT): using the page cache")]
         );
     }

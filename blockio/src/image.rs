@@ -235,9 +235,9 @@ impl Image {
         self.inner.use_direct.load(Ordering::Relaxed)
     }
 
-    /// What had to be given up on this image, a sentence each.
-    pub fn notices(&self) -> Vec<String> {
-        self.notices_guard().clone()
+    /// What had to be given up on this image since the last call, a sentence each.
+    pub fn take_notices(&self) -> Vec<String> {
+        std::mem::take(&mut self.notices_guard())
     }
 
     /// Sets the size in bytes: cuts off the end, or grows by a hole.

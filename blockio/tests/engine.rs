@@ -65,7 +65,7 @@ fn tails() {
                 });
                 assert!(back == bytes, "{name}");
                 assert_eq!(pool.free(), 2);
-                assert!(source.notices().is_empty() && image.notices().is_empty());
+                assert!(source.take_notices().is_empty() && image.take_notices().is_empty());
             }
         }
     }

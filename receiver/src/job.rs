@@ -352,11 +352,7 @@ async fn commit(job: &Receiving, image: u32, ours: [u8; 32], theirs: [u8; 32]) -
 fn take_notices(part: &Part) -> Vec<String> {
     let mut notices = std::mem::take(&mut *part.notices.lock().unwrap_or_else(PoisonError::into_inner));
     // Support for O_DIRECT may turn out to be missing at the first write.
-    for late in part.image.notices() {
-        if !notices.contains(&late) {
-            notices.push(late);
-        }
-    }
+    notices.extend(part.image.take_notices());
     notices
 }
 

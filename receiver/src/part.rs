@@ -57,7 +57,6 @@ impl Part {
             Err(e) => return Err(refused(e)),
         };
         lock(&image)?;
-        notices.extend(image.notices());
         let identity = image.identity().map_err(refused)?;
         Ok(Part {
             image,

@@ -56,6 +56,8 @@ pub struct Options {
 /// A job ready to run.
 #[derive(Debug)]
 pub struct Job {
+    /// How the receiver's host is called in messages: two hosts have the same paths.
+    pub host: String,
     /// What is moved.
     pub sources: Vec<Source>,
     /// How to connect.
@@ -84,7 +86,7 @@ pub enum Event {
         name: String,
         /// Where.
         path: String,
-        /// Notices of the receiver.
+        /// What turned out on the way, at either end.
         notices: Vec<String>,
     },
 }
@@ -149,7 +151,7 @@ pub async fn run(
     let engine = Engine::start(o.engine, 2 * DEPTH as u32, &pool).map_err(broke)?;
     let mut notices: Vec<String> = job.sources.iter().flat_map(|s| s.notices().to_vec()).collect();
     notices.extend(engine.notices());
-    notices.extend(accept.notices);
+    notices.extend(said_by(&job.host, accept.notices));
     events(Event::Started { notices, peer });
     let engines = (engine.kind().as_str().to_owned(), accept.engine);
 
@@ -222,7 +224,9 @@ pub async fn run(
                 Some(done) = commits.recv() => {
                     let name = &sources[done.image as usize].entry().name;
                     check(&done, digests.get(name))?;
-                    events(Event::Committed { name: name.clone(), path: done.path, notices: done.notices });
+                    let mut notices = sources[done.image as usize].late_notices();
+                    notices.extend(said_by(&job.host, done.notices));
+                    events(Event::Committed { name: name.clone(), path: done.path, notices });
                     if shared.session().is_done() {
                         return Ok(digests);
                     }
@@ -242,7 +246,7 @@ pub async fn run(
             Ok(Summary { digests, engines, bottleneck, meter })
         }
         Err(cause) => {
-            let failure = first_cause(cause, &mut parts).await;
+            let failure = first_cause(cause, &job.host, &mut parts).await;
             let _ = say.send(ToReceiver::Abort(failure.clone()));
             drop(say);
             let _ = timeout(REASON_GRACE, until_speaker_ends(&mut parts)).await;
@@ -308,13 +312,21 @@ async fn open(control: &mut Lane, job: &Job) -> Result<Accept, Failure> {
         // The receiver beats while it checks, so silence means that it is gone.
         match timeout(o.dead_after, message::receive::<ToSender>(control)).await {
             Ok(Ok(ToSender::Accept(accept))) => return Ok(accept),
-            Ok(Ok(ToSender::Fail(failure))) => return Err(failure),
+            Ok(Ok(ToSender::Fail(failure))) => return Err(failure_of(&job.host, failure)),
             Ok(Ok(ToSender::Heartbeat)) => {}
             Ok(Ok(_)) => return Err(Failure::new(1, "the receiver answered out of turn")),
             Ok(Err(e)) => return Err(lost(e)),
             Err(_) => return Err(Failure::new(1, "the receiver fell silent before the job began")),
         }
     }
+}
+
+fn said_by(host: &str, sentences: Vec<String>) -> impl Iterator<Item = String> {
+    sentences.into_iter().map(move |sentence| format!("{host}: {sentence}"))
+}
+
+fn failure_of(host: &str, failure: Failure) -> Failure {
+    Failure { reason: format!("{host}: {}", failure.reason), ..failure }
 }
 
 impl Options {
@@ -408,9 +420,10 @@ fn settle(part: Result<Part, tokio::task::JoinError>) -> Result<Option<(u32, Dig
 }
 
 /// The reason to show: what the receiver says wins over the resets that follow from it.
-async fn first_cause(cause: Cause, parts: &mut JoinSet<Part>) -> Failure {
+async fn first_cause(cause: Cause, host: &str, parts: &mut JoinSet<Part>) -> Failure {
     let (symptom, _kept) = match cause {
-        Cause::Ours(failure) | Cause::Theirs(failure) => return failure,
+        Cause::Ours(failure) => return failure,
+        Cause::Theirs(failure) => return failure_of(host, failure),
         Cause::Unjoined(failure, lanes) => (failure, lanes),
         Cause::Connection(symptom) => {
             let reason = format!("the receiver went away without a reason ({symptom})");
@@ -426,7 +439,7 @@ async fn first_cause(cause: Cause, parts: &mut JoinSet<Part>) -> Failure {
         None
     };
     match timeout(REASON_GRACE, said).await {
-        Ok(Some(failure)) => failure,
+        Ok(Some(failure)) => failure_of(host, failure),
         _ => symptom,
     }
 }

@@ -48,7 +48,7 @@ impl Source {
         }
         // Before the hole map is read: dirty pages are not yet extents on some file systems.
         image.sync_before_map().map_err(refused)?;
-        notices.extend(image.notices());
+        notices.extend(image.take_notices());
         let identity = image.identity().map_err(refused)?;
         let entry = ImageEntry {
             name: name.to_owned(),
@@ -76,6 +76,11 @@ impl Source {
     /// What the user should know, a sentence each.
     pub fn notices(&self) -> &[String] {
         &self.notices
+    }
+
+    /// What turned out since it was opened, a sentence each.
+    pub(crate) fn late_notices(&self) -> Vec<String> {
+        self.image.take_notices()
     }
 
     /// Fails when the image is not what it was when it was opened.

@@ -50,8 +50,14 @@ fn send(args: &Send, report: &Report) -> Result<(), Failure> {
     options.check()?;
 
     let receiver = remote::start(args)?;
-    let job =
-        Job { sources, dialer: receiver.dialer, addresses: receiver.addresses, via: receiver.via, options };
+    let job = Job {
+        host: args.to.host.clone(),
+        sources,
+        dialer: receiver.dialer,
+        addresses: receiver.addresses,
+        via: receiver.via,
+        options,
+    };
     let broke = |e: std::io::Error| Failure::new(exit::FAILED, format!("cannot start: {e}"));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(broke)?;
     let summary = runtime.block_on(drive(job, total, args, report));
@@ -92,7 +98,7 @@ async fn drive(job: Job, total: u64, args: &Send, report: &Report) -> Result<Sum
 async fn interrupted() -> Failure {
     let stopped = Failure::new(
         exit::INTERRUPTED,
-        "interrupted; unfinished copies were removed from the destination: run the same command again",
+        "interrupted; the destination is as it was: run the same command again",
     );
     let (Ok(mut int), Ok(mut term)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {
