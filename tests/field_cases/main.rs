@@ -1,0 +1,18 @@
+//! Failures that people meet in the field with tools that do this job, and the right behaviour:
+//! one module per theme, the number of the case in the name of the test.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "../ferry/mod.rs"]
+mod ferry;
+#[path = "../scene/mod.rs"]
+mod scene;
+
+mod allocation;
+mod changed_source;
+mod direct_io;
+mod in_use;
+mod no_uring;
+mod odd_sizes;
+mod owner_and_mode;
+mod reasons;
+mod wire;
