@@ -9,7 +9,7 @@ use rustix::fs::{self, AtFlags, FlockOperation, Mode, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use tokio::sync::Mutex;
 
-use crate::target::{Target, fd};
+use crate::target::{Target, fd, hint};
 
 /// What a part file's name ends in.
 const SUFFIX: &str = ".vmferry-part";
@@ -37,7 +37,7 @@ impl Part {
     /// # Errors
     /// A sentence, exit code 3.
     pub(crate) fn create(target: &Target, entry: &ImageEntry, direct: bool) -> Result<Part, Failure> {
-        let refused = |e: blockio::Error| Failure::new(3, e.to_string());
+        let refused = |e: blockio::Error| Failure::new(3, format!("{e}{}", hint(e.kind())));
         let name = OsString::from(format!("{}{SUFFIX}", target.name));
         let shown = target.folder_path.join(&name);
         let mut notices = Vec::new();

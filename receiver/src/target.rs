@@ -33,6 +33,16 @@ impl Target {
     }
 }
 
+/// The next step after a failure of this kind.
+pub(crate) fn hint(kind: std::io::ErrorKind) -> &'static str {
+    match kind {
+        std::io::ErrorKind::PermissionDenied => {
+            ": give another folder, or run the receiver as another user (user@HOST:, --remote-path 'sudo -n vmferry')"
+        }
+        _ => "",
+    }
+}
+
 fn refuse<T>(reason: String) -> Result<T, Failure> {
     Err(Failure::new(REFUSED, reason))
 }
@@ -70,7 +80,10 @@ pub(crate) fn resolve(open: &Open) -> Result<Vec<Target>, Failure> {
                 folder_path.display()
             ));
         }
-        Err(e) => return refuse(format!("cannot open folder {}: {e}", folder_path.display())),
+        Err(e) => {
+            let hint = hint(e.kind());
+            return refuse(format!("cannot open folder {}: {e}{hint}", folder_path.display()));
+        }
     };
     let folder_path = folder_path.canonicalize().unwrap_or(folder_path);
     let mut targets = Vec::new();

@@ -426,7 +426,9 @@ async fn first_cause(cause: Cause, host: &str, parts: &mut JoinSet<Part>) -> Fai
         Cause::Theirs(failure) => return failure_of(host, failure),
         Cause::Unjoined(failure, lanes) => (failure, lanes),
         Cause::Connection(symptom) => {
-            let reason = format!("the receiver went away without a reason ({symptom})");
+            let reason = format!(
+                "the receiver went away without a reason ({symptom}): check {host} and the way to it, then send again"
+            );
             (Failure::new(1, reason), Vec::new())
         }
     };

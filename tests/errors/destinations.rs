@@ -136,11 +136,14 @@ fn a_receiver_without_permission_says_so() {
     let nobody = scene.local().remote_path(format!("{AS_NOBODY} {}", program.display()));
     fs::set_permissions(&there, fs::Permissions::from_mode(0o755)).unwrap();
     let reason = scene.send(&nobody).failed(3);
-    says(&reason, &["there", "cannot create", "disk.img.vmferry-part", "Permission denied"]);
+    says(
+        &reason,
+        &["there", "cannot create", "disk.img.vmferry-part", "Permission denied", "another folder"],
+    );
     scene.untouched();
     fs::set_permissions(&there, fs::Permissions::from_mode(0o700)).unwrap();
     let reason = scene.send(&nobody).failed(3);
-    says(&reason, &["there", there.to_str().unwrap(), "Permission denied"]);
+    says(&reason, &["there", there.to_str().unwrap(), "Permission denied", "sudo -n vmferry"]);
     scene.untouched();
     // The command is not executable for that user.
     fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();

@@ -45,7 +45,7 @@ fn a_killed_receiver_is_said_to_be_gone() {
     let (link, scene, attempt) = copying();
     signal(scene.receiver(), "KILL");
     let reason = attempt.wait().failed(1);
-    says(&reason, &["the receiver went away without a reason"]);
+    says(&reason, &["the receiver went away without a reason", "check there", "send again"]);
     // Its part file stays; the next attempt says so and starts over.
     hurry(&link);
     let mut again = scene.start(&scene.over(&link));
