@@ -128,6 +128,18 @@ impl RunSet {
         true
     }
 
+    /// Removes all members below `end`; returns them as maximal runs.
+    pub fn take_below(&mut self, end: u64) -> Vec<Range<u64>> {
+        let above = self.runs.split_off(&end);
+        let mut taken: Vec<_> =
+            std::mem::replace(&mut self.runs, above).into_iter().map(|(s, e)| s..e).collect();
+        if let Some(last) = taken.last_mut().filter(|last| last.end > end) {
+            self.runs.insert(end, last.end);
+            last.end = end;
+        }
+        taken
+    }
+
     /// Whether any member lies in `range`.
     pub fn intersects(&self, range: &Range<u64>) -> bool {
         self.runs.range(..range.end).next_back().is_some_and(|(_, &e)| e > range.start)
@@ -170,6 +182,25 @@ mod tests {
         assert_eq!(map.data_bytes(3 * BLOCK + 7), 2 * BLOCK + 7);
         assert!(!map.exceeds(3 * BLOCK + 7));
         assert!(map.exceeds(3 * BLOCK));
+    }
+
+    #[test]
+    fn what_lies_below_is_taken_and_cut() {
+        let set = |runs: &[Range<u64>]| {
+            let mut set = RunSet::new();
+            runs.iter().for_each(|run| assert!(set.insert_new(run.clone())));
+            set
+        };
+        for (end, taken, left) in [
+            (0, vec![], vec![3..5, 8..12]),
+            (4, vec![3..4], vec![4..5, 8..12]),
+            (8, vec![3..5], vec![8..12]),
+            (9, vec![3..5, 8..9], vec![9..12]),
+            (99, vec![3..5, 8..12], vec![]),
+        ] {
+            let mut all = set(&[3..5, 8..12]);
+            assert_eq!((all.take_below(end), all), (taken, set(&left)), "below {end}");
+        }
     }
 
     proptest! {

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use blockio::{Engine, Image, SyncKind};
 use proto::control::Failure;
+use proto::extents::RunSet;
 use proto::manifest::ImageEntry;
 use rustix::fs::{self, AtFlags, FlockOperation, Mode, RenameFlags, XattrFlags};
 use rustix::io::Errno;
@@ -17,6 +18,16 @@ const SUFFIX: &str = ".vmferry-part";
 /// 64 chunks, and no more than this is left over when a source turns out sparser than it looked.
 const RESERVE: u64 = 64 << 20;
 
+/// How far space is reserved.
+#[derive(Debug, Default)]
+struct Reserved {
+    /// Nothing from this byte on.
+    to: u64,
+    /// What was cleared there. Zeros overtake the data before them, as they take no time to arrive,
+    /// so they are known before the space around them is reserved.
+    cleared: RunSet,
+}
+
 /// One image under construction.
 #[derive(Debug)]
 pub(crate) struct Part {
@@ -25,8 +36,8 @@ pub(crate) struct Part {
     pub(crate) entry: ImageEntry,
     name: OsString,
     made: (u64, u64),
-    /// Bytes below this are reserved; serialises reserving and punching.
-    reserved: Mutex<u64>,
+    /// Serialises reserving and punching.
+    reserved: Mutex<Reserved>,
     pub(crate) notices: std::sync::Mutex<Vec<String>>,
 }
 
@@ -64,7 +75,7 @@ impl Part {
             entry: entry.clone(),
             name,
             made: (identity.dev, identity.ino),
-            reserved: Mutex::new(0),
+            reserved: Mutex::default(),
             notices: std::sync::Mutex::new(notices),
         })
     }
@@ -75,13 +86,21 @@ impl Part {
     /// No space left.
     pub(crate) async fn reserve(&self, engine: &Engine, start: u64, end: u64) -> Result<(), blockio::Error> {
         let mut reserved = self.reserved.lock().await;
-        if end <= *reserved || end - start < RESERVE / 16 {
+        if end <= reserved.to || end - start < RESERVE / 16 {
             return Ok(());
         }
-        let from = start.max(*reserved);
+        let mut from = start.max(reserved.to);
         let to = end.min(from + RESERVE);
-        *reserved = to;
-        engine.allocate(&self.image, from..to).await?;
+        reserved.to = to;
+        for cleared in reserved.cleared.take_below(to) {
+            if from < cleared.start {
+                engine.allocate(&self.image, from..cleared.start).await?;
+            }
+            from = from.max(cleared.end);
+        }
+        if from < to {
+            engine.allocate(&self.image, from..to).await?;
+        }
         Ok(())
     }
 
@@ -91,8 +110,12 @@ impl Part {
     /// # Errors
     /// What the file system says.
     pub(crate) async fn clear(&self, engine: &Engine, start: u64, end: u64) -> Result<(), blockio::Error> {
-        let reserved = self.reserved.lock().await;
-        let end = end.min(*reserved);
+        let mut reserved = self.reserved.lock().await;
+        let later = start.max(reserved.to)..end;
+        if !later.is_empty() {
+            reserved.cleared.insert_new(later);
+        }
+        let end = end.min(reserved.to);
         if start < end { engine.zero(&self.image, start..end).await } else { Ok(()) }
     }
 
