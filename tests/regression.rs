@@ -13,6 +13,7 @@ use scene::fake::shell;
 use scene::{Scene, fault_fs, notices, says, slow_link};
 use serde_json::Value;
 use testbed::faults::{DirectIo, Faults};
+use testbed::images;
 use testbed::net::{Link, LinkConfig};
 
 /// An option between the images and the destination made the last image the destination.
@@ -165,4 +166,22 @@ fn each_notice_comes_once_and_the_receivers_bear_its_host() {
     says(there, &["there: ", "disk.img.vmferry-part does not support direct I/O"]);
     says(here, &[image.to_str().unwrap(), "does not support direct I/O"]);
     assert!(!here.contains("there: "), "{here}");
+}
+
+/// Zeros overtook the data before them, and space was then reserved over their place.
+#[test]
+fn written_zeros_take_no_space() {
+    // One MiB of data, seven of zeros, and so on, all of it allocated at the source.
+    let scene = Scene::with(|path| {
+        images::dirty(path, 128 << 20, 0).unwrap();
+        let image = fs::OpenOptions::new().write(true).open(path).unwrap();
+        (0..16).for_each(|i| image.write_all_at(&[7; 1 << 20], i << 23).unwrap());
+    });
+    for streams in ["1", "4", "16"] {
+        let done = scene.send(&scene.local().args(["--force", "--streams", streams])).done();
+        scene.arrived();
+        assert_eq!(done["data_bytes"], 16 << 20);
+        let takes = images::allocated(&scene.there.join("disk.img")).unwrap();
+        assert!(takes <= (16 << 20) + (64 << 10), "{streams} streams: it takes {takes} bytes");
+    }
 }

@@ -8,7 +8,7 @@ use std::fs;
 use testbed::net::{Link, LinkConfig};
 
 use crate::scene::tap::Tap;
-use crate::scene::{LONELY, Scene, says};
+use crate::scene::{Scene, says};
 
 /// Types of the records of one direction (RFC 8446, section 5.1); whatever is none panics. The
 /// last one may be cut off.
@@ -68,7 +68,8 @@ fn k5_a_broken_handshake_is_no_reason_to_go_on_without() {
     let via = link.a().address().to_string();
     let reason = scene.send(&scene.over(&link).args(["--via", &via, "--port", "7000"])).failed(3);
     says(&reason, &["10.77.0.1:7000"]);
-    scene.untouched_but_for(LONELY);
+    scene.dismiss();
+    scene.untouched();
     for connection in tap.carried() {
         records(&connection[0]);
         assert!(connection[0].len() < 4096, "no data");

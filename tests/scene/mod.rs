@@ -147,6 +147,11 @@ impl Scene {
         found.filter_map(|p| number(p.file_name())).collect()
     }
 
+    /// Ends receivers that wait for a sender which has given up.
+    pub fn dismiss(&self) {
+        self.receivers().into_iter().for_each(|pid| signal(pid, "TERM"));
+    }
+
     /// The one receiver, once it is there.
     #[track_caller]
     pub fn receiver(&self) -> u32 {
