@@ -175,7 +175,7 @@ fn written_zeros_take_no_space() {
     let scene = Scene::with(|path| {
         images::dirty(path, 128 << 20, 0).unwrap();
         let image = fs::OpenOptions::new().write(true).open(path).unwrap();
-        (0..16).for_each(|i| image.write_all_at(&[7; 1 << 20], i << 23).unwrap());
+        (0..16).for_each(|i| image.write_all_at(&vec![7; 1 << 20], i << 23).unwrap());
     });
     for streams in ["1", "4", "16"] {
         let done = scene.send(&scene.local().args(["--force", "--streams", streams])).done();
