@@ -90,7 +90,7 @@ pub struct Send {
     /// Unit of work: a power of two from 64K to 4M
     #[arg(long, value_name = "SIZE", default_value_t = ChunkSize::DEFAULT)]
     pub chunk: ChunkSize,
-    /// Memory for buffers on each end [default: what the streams need]
+    /// Memory for buffers on each end, with K, M, G or T [default: what the streams need]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
     /// How to do disk I/O on both ends

@@ -14,6 +14,8 @@ mod place;
 mod progress;
 mod remote;
 mod report;
+mod stop;
+mod terminal;
 
 use std::process::ExitCode;
 

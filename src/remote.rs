@@ -16,6 +16,7 @@ use proto::join::Secret;
 use crate::bootstrap::{self, BootstrapError};
 use crate::cli::Send;
 use crate::exit;
+use crate::terminal::complain;
 
 /// From the start of the remote shell to the receiver's answer. Somebody may be typing a password.
 const SHELL: Duration = Duration::from_secs(50);
@@ -120,7 +121,7 @@ fn ask(args: &Send, request: &Bootstrap) -> Result<BootstrapReply, Failure> {
     let wanted = result.is_err() || args.verbose;
     let said = complaints.filter(|_| wanted).map(Complaints::so_far).unwrap_or_default();
     if args.verbose {
-        eprint!("{}", String::from_utf8_lossy(&said));
+        complain(String::from_utf8_lossy(&said).trim_end());
     }
     result.map_err(|silence| explain(args, &rsh[0], &vmferry, silence, status, &said))
 }

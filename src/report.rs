@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::cli::Send;
 use crate::progress::Position;
+use crate::terminal::{complain, say};
 
 /// Chooses between words and objects.
 pub struct Report {
@@ -95,16 +96,14 @@ impl Report {
     }
 
     fn object(line: &Line<'_>) {
-        // Writing to a closed pipe is no failure of the job.
         if let Ok(text) = serde_json::to_string(line) {
-            use std::io::Write;
-            let _ = writeln!(std::io::stdout(), "{text}");
+            say(&text);
         }
     }
 
     fn notices(&self, notices: &[String]) {
         if !self.quiet {
-            notices.iter().for_each(|n| eprintln!("note: {n}"));
+            notices.iter().for_each(|n| complain(&format!("note: {n}")));
         }
     }
 
@@ -149,15 +148,15 @@ impl Report {
         } else {
             let percent = if at.total == 0 { 100.0 } else { at.done as f64 * 100.0 / at.total as f64 };
             let slowest = span.bottleneck().map_or("nothing yet", |b| b.describe());
-            eprintln!(
-                "{:.0} s  {percent:.1} %  {} of {}  read {}  network {} ({streams} connections)  write {}  slowest: {slowest}",
+            complain(&format!(
+                "{:.1} s  {percent:.1} %  {} of {}  read {}  network {} ({streams} connections)  write {}  slowest: {slowest}",
                 now.elapsed.as_secs_f64(),
                 bytes(at.done),
                 bytes(at.total),
                 rate(read),
                 rate(network),
                 rate(write),
-            );
+            ));
         }
     }
 
@@ -195,11 +194,12 @@ impl Report {
             return;
         }
         say(&format!(
-            "{} in {seconds:.2} s: {} of data at {} over {} TLS connections, verified and durable",
+            "{} in {seconds:.2} s: {} of data at {} over {} TLS connection{}, verified and durable",
             bytes(self.image_bytes.get()),
             bytes(m.totals.written),
             rate(bps),
-            self.streams
+            self.streams,
+            if self.streams == 1 { "" } else { "s" }
         ));
         let slowest = summary.bottleneck.map_or("none (nothing to send)", |b| b.describe());
         say(&format!("slowest stage: {slowest}; engine: {engine}; {} on the wire", bytes(m.wire_bytes)));
@@ -216,13 +216,8 @@ impl Report {
         if self.json {
             Self::object(&Line::Failed { exit: failure.exit, reason: &failure.reason });
         }
-        eprintln!("vmferry: {}", failure.reason);
+        complain(&format!("vmferry: {}", failure.reason));
     }
-}
-
-fn say(line: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// Bytes for people: `4.0 GiB`.

@@ -185,3 +185,38 @@ fn written_zeros_take_no_space() {
         assert!(takes <= (16 << 20) + (64 << 10), "{streams} streams: it takes {takes} bytes");
     }
 }
+
+/// A message that could not be written ended the command by a panic, exit code 101.
+#[test]
+fn a_full_standard_error_changes_nothing() {
+    let scene = Scene::new(1 << 20);
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut refused = scene.local().arg("/nonexistent").command(&scene.there);
+    assert_eq!(refused.stderr(full()).stdout(full()).status().unwrap().code(), Some(3));
+    let mut sent = scene.local().args(["--log-interval", "0.1"]).command(&scene.there);
+    assert_eq!(sent.stderr(full()).stdout(full()).status().unwrap().code(), Some(0));
+    scene.arrived();
+}
+
+/// The job was called done when the last commit was heard of, not when it was told.
+#[test]
+fn every_image_is_told_of() {
+    let (from, to) = (ferry::folder(), ferry::folder());
+    let images: Vec<_> = (0..6).map(|i| from.path().join(format!("{i}.img"))).collect();
+    images.iter().for_each(|path| fs::write(path, "x").unwrap());
+    for _ in 0..15 {
+        let sent = Ferry::local().args(["--force"]).args(&images).send(to.path());
+        sent.done();
+        assert_eq!(sent.events().iter().filter(|e| e["event"] == "committed").count(), 6, "{}", sent.stdout);
+    }
+}
+
+/// Nothing had been changed, but the exit code said that something might.
+#[test]
+fn an_engine_that_is_not_there_is_refused_before_anything_changes() {
+    let scene = Scene::new(4096);
+    let testbed = ferry::testbed().into_os_string();
+    let denied = [testbed, "deny-io-uring".into(), "EPERM".into(), "--".into()];
+    scene.send(&scene.local().args(["--engine", "uring"]).wrap(denied)).failed(3);
+    scene.untouched();
+}

@@ -184,6 +184,7 @@ mod tests {
         assert!(map.exceeds(3 * BLOCK));
     }
 
+    #[allow(clippy::single_range_in_vec_init)] // sets of one run, not vectors of its members
     #[test]
     fn what_lies_below_is_taken_and_cut() {
         let set = |runs: &[Range<u64>]| {

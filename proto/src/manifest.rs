@@ -79,7 +79,12 @@ pub fn check_name(name: &str) -> Result<(), String> {
         && name != "."
         && name != ".."
         && !name.contains(|c: char| c == '/' || c.is_control());
-    if plain { Ok(()) } else { Err(format!("{name:?} cannot be the name of an image")) }
+    if plain {
+        return Ok(());
+    }
+    Err(format!(
+        "{name:?} cannot be the name of an image: names are 1 to 240 bytes without '/' and control characters"
+    ))
 }
 
 #[cfg(test)]

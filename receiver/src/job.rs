@@ -88,11 +88,12 @@ enum Task {
     Flusher(Failure),
 }
 
-/// Receives one job. Returns when every image is in place.
+/// Receives one job. Returns when every image is in place, or, with its failure, when `stop` is
+/// ready.
 ///
 /// # Errors
 /// The first cause, with its exit code; the sender was told, if it can be reached.
-pub async fn run(config: Config) -> Result<(), Failure> {
+pub async fn run(config: Config, stop: impl Future<Output = Failure>) -> Result<(), Failure> {
     let (arrivals, mut joined) = mpsc::channel(LANES_MAX as usize);
     let door = Arc::new(OnceLock::new());
     let listener = tokio::net::TcpListener::from_std(config.listener)
@@ -114,7 +115,7 @@ pub async fn run(config: Config) -> Result<(), Failure> {
         let (hear, mut heard) = mpsc::channel(16);
         let ear = tokio::spawn(listen(from, config.dead_after, hear));
         let setting = Setting { engine: config.engine, direct: config.direct, memory: config.memory };
-        let result = serve(setting, &door, &mut joined, &say, &mut heard).await;
+        let result = serve(setting, &door, &mut joined, &say, &mut heard, stop).await;
         if let Err(failure) = &result {
             let _ = say.send(ToSender::Fail(failure.clone()));
         }
@@ -185,6 +186,7 @@ async fn serve(
     joined: &mut mpsc::Receiver<(LaneId, Lane)>,
     say: &Say,
     heard: &mut Heard,
+    stop: impl Future<Output = Failure>,
 ) -> Result<(), Failure> {
     let open = match heard.recv().await {
         Some(Ok(ToReceiver::Open(open))) => open,
@@ -206,7 +208,10 @@ async fn serve(
         return Ok(());
     }
     let mut committed = vec![false; job.parts.len()];
-    let result = receive(&job, joined, say, heard, &mut committed).await;
+    let result = tokio::select! {
+        result = receive(&job, joined, say, heard, &mut committed) => result,
+        failure = stop => Err(failure),
+    };
     if result.is_err() {
         let unfinished = job.parts.iter().zip(&committed).filter(|(_, done)| !**done);
         unfinished.for_each(|(part, _)| part.remove());
@@ -224,13 +229,13 @@ fn prepare(open: &Open, setting: &Setting) -> Result<Receiving, Failure> {
     }
     let targets = target::resolve(open)?;
     let slots = slots(open.lanes as usize, chunk, setting.memory)?;
-    let broke = |e: blockio::Error| Failure::new(1, e.to_string());
+    let broke = |e: blockio::Error| Failure::new(3, e.to_string());
     let pool = Pool::new(slots, chunk.bytes() as usize).map_err(broke)?;
     let engine = Engine::start(setting.engine, 64, &pool).map_err(broke)?;
     let mut parts: Vec<Part> = Vec::new();
     if !open.dry_run {
         for (target, entry) in targets.iter().zip(&open.images) {
-            match Part::create(target, entry, setting.direct) {
+            match Part::create(target, entry, &open.images, setting.direct) {
                 Ok(part) => parts.push(part),
                 Err(failure) => {
                     parts.iter().for_each(Part::remove);

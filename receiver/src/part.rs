@@ -6,14 +6,13 @@ use blockio::{Engine, Image, SyncKind};
 use proto::control::Failure;
 use proto::extents::RunSet;
 use proto::manifest::ImageEntry;
-use rustix::fs::{self, AtFlags, FlockOperation, Mode, RenameFlags, XattrFlags};
+use rustix::fs::{self, AtFlags, Mode, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use tokio::sync::Mutex;
 
+use crate::leftover;
 use crate::target::{Target, fd, hint};
 
-/// What a part file's name ends in.
-const SUFFIX: &str = ".vmferry-part";
 /// Space reserved ahead of the writes of dense data at once, bytes: one call of fallocate(2) for
 /// 64 chunks, and no more than this is left over when a source turns out sparser than it looked.
 const RESERVE: u64 = 64 << 20;
@@ -47,27 +46,22 @@ impl Part {
     ///
     /// # Errors
     /// A sentence, exit code 3.
-    pub(crate) fn create(target: &Target, entry: &ImageEntry, direct: bool) -> Result<Part, Failure> {
+    pub(crate) fn create(
+        target: &Target,
+        entry: &ImageEntry,
+        images: &[ImageEntry],
+        direct: bool,
+    ) -> Result<Part, Failure> {
         let refused = |e: blockio::Error| Failure::new(3, format!("{e}{}", hint(e.kind())));
-        let name = OsString::from(format!("{}{SUFFIX}", target.name));
+        let name = OsString::from(leftover::part_name(target));
         let shown = target.folder_path.join(&name);
         let mut notices = Vec::new();
-        let image = match Image::create_at(fd(target), &name, &shown, entry.size, direct) {
-            Ok(image) => image,
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
-                let image = Image::open_at(fd(target), &name, &shown, direct).map_err(refused)?;
-                lock(&image)?;
-                // Empty first: nothing of an earlier attempt may shine through.
-                image.set_len(0).and_then(|()| image.set_len(entry.size)).map_err(refused)?;
-                fs::fchmod(image.file(), Mode::from(0o600)).map_err(|e| {
-                    Failure::new(3, format!("{} is left from another user's copy: {e}", shown.display()))
-                })?;
-                notices.push(format!("an unfinished copy of {} was started over", target.path().display()));
-                image
-            }
-            Err(e) => return Err(refused(e)),
-        };
-        lock(&image)?;
+        if leftover::check(target, images, true)? {
+            notices.push(format!("an unfinished copy of {} was started over", target.path().display()));
+        }
+        let image = Image::create_at(fd(target), &name, &shown, entry.size, direct).map_err(refused)?;
+        leftover::mark(&image);
+        leftover::lock(&image)?;
         let identity = image.identity().map_err(refused)?;
         Ok(Part {
             image,
@@ -181,6 +175,7 @@ impl Part {
                 notices.push(format!("{}: attribute {name} could not be kept: {e}", path.display()));
             }
         }
+        leftover::unmark(&self.image);
         let mode = Mode::from_raw_mode(self.entry.mode & 0o777);
         if let Err(e) = fs::fchmod(file, mode) {
             notices.push(format!("{}: mode {:o} could not be set: {e}", path.display(), self.entry.mode));
@@ -188,7 +183,7 @@ impl Part {
         self.notices.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(notices);
     }
 
-    /// Removes the part file, if the name still means the file that this run made or took over.
+    /// Removes the part file, if the name still means the file that this run made.
     pub(crate) fn remove(&self) {
         let folder = fd(&self.target);
         let same = fs::statat(folder, &self.name, AtFlags::SYMLINK_NOFOLLOW)
@@ -197,19 +192,5 @@ impl Part {
             // A part file that cannot be removed does not block the next attempt.
             let _ = fs::unlinkat(folder, &self.name, AtFlags::empty());
         }
-    }
-}
-
-fn lock(image: &Image) -> Result<(), Failure> {
-    match fs::flock(image.file(), FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => Err(Failure::new(
-            3,
-            format!(
-                "{} is being written by another vmferry job: wait for it or end it",
-                image.path().display()
-            ),
-        )),
-        // No locks on this file system: the name alone must do.
-        _ => Ok(()),
     }
 }

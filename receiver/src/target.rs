@@ -13,6 +13,8 @@ use proto::manifest::{ImageEntry, check_name};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::leftover;
+
 /// Refused before anything changed.
 const REFUSED: u8 = 3;
 
@@ -52,7 +54,7 @@ fn refuse<T>(reason: String) -> Result<T, Failure> {
 /// # Errors
 /// A sentence, exit code 3: folder missing, name taken, target in use, too little room.
 pub(crate) fn resolve(open: &Open) -> Result<Vec<Target>, Failure> {
-    let typed = expand_home(&open.path);
+    let typed = expand_home(&open.path)?;
     let is_folder = typed.is_dir();
     let ends_as_folder = open.path.ends_with('/') || open.path.is_empty();
     if (open.images.len() > 1 || ends_as_folder) && !is_folder {
@@ -91,7 +93,8 @@ pub(crate) fn resolve(open: &Open) -> Result<Vec<Target>, Failure> {
         let name = single_name.clone().unwrap_or_else(|| image.name.clone());
         let mut target =
             Target { folder: folder.clone(), folder_path: folder_path.clone(), name, replaces: false };
-        target.replaces = standing(&target, image, open.force)?;
+        target.replaces = standing(&target, &open.images, open.force)?;
+        leftover::check(&target, &open.images, false)?;
         targets.push(target);
     }
     room(&folder, &folder_path, &open.images)?;
@@ -99,16 +102,18 @@ pub(crate) fn resolve(open: &Open) -> Result<Vec<Target>, Failure> {
 }
 
 /// `~/` as a shell would have it; no shell ever sees the path.
-fn expand_home(path: &str) -> PathBuf {
-    match (path.strip_prefix("~/").or((path == "~").then_some("")), std::env::var_os("HOME")) {
-        (Some(rest), Some(home)) => Path::new(&home).join(rest),
-        _ if path.is_empty() => PathBuf::from("."),
-        _ => PathBuf::from(path),
+fn expand_home(path: &str) -> Result<PathBuf, Failure> {
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    match (path.strip_prefix("~/").or((path == "~").then_some("")), home) {
+        (Some(rest), Some(home)) => Ok(Path::new(&home).join(rest)),
+        (Some(_), None) => refuse(format!("{path}: HOME is not set on the destination: give the whole path")),
+        _ if path.is_empty() => Ok(PathBuf::from(".")),
+        _ => Ok(PathBuf::from(path)),
     }
 }
 
 /// Whether a file stands at the target that may be replaced; everything else there is refused.
-fn standing(target: &Target, image: &ImageEntry, force: bool) -> Result<bool, Failure> {
+fn standing(target: &Target, images: &[ImageEntry], force: bool) -> Result<bool, Failure> {
     let path = target.path();
     let shown = path.display();
     let stat = match fs::statat(&target.folder, target.name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
@@ -129,10 +134,7 @@ fn standing(target: &Target, image: &ImageEntry, force: bool) -> Result<bool, Fa
         }
         _ => return refuse(format!("{shown} is not a regular file: give another name")),
     }
-    let source = &image.identity;
-    if (stat.st_dev, stat.st_ino, stat.st_size as u64) == (source.dev, source.ino, image.size)
-        && stat.st_mtime * 1_000_000_000 + stat.st_mtime_nsec as i64 == source.mtime_ns
-    {
+    if leftover::is_source(&stat, images) {
         return refuse(format!("{shown} is the source itself: give another destination"));
     }
     if !force {

@@ -53,9 +53,18 @@ pub struct Options {
     pub dead_after: Duration,
 }
 
+/// What reads the sources. Worth having before any other host is asked.
+#[derive(Debug)]
+pub struct Disk {
+    pool: Pool,
+    engine: Engine,
+}
+
 /// A job ready to run.
 #[derive(Debug)]
 pub struct Job {
+    /// Buffers and engine.
+    pub disk: Disk,
     /// How the receiver's host is called in messages: two hosts have the same paths.
     pub host: String,
     /// What is moved.
@@ -141,14 +150,11 @@ pub async fn run(
     stop: impl Future<Output = Failure>,
 ) -> Result<Summary, Failure> {
     let o = &job.options;
-    let slots = slots(o)?;
+    let Disk { pool, engine } = &job.disk;
     let mut control = job.dialer.control(&job.addresses).await.map_err(|e| unreachable_peer(&e))?;
     let peer = control.peer();
     let accept = open(&mut control, &job).await?;
 
-    let broke = |e: blockio::Error| Failure::new(1, e.to_string());
-    let pool = Pool::new(slots, o.chunk.bytes() as usize).map_err(broke)?;
-    let engine = Engine::start(o.engine, 2 * DEPTH as u32, &pool).map_err(broke)?;
     let mut notices: Vec<String> = job.sources.iter().flat_map(|s| s.notices().to_vec()).collect();
     notices.extend(engine.notices());
     notices.extend(said_by(&job.host, accept.notices));
@@ -196,14 +202,14 @@ pub async fn run(
         let reader = Reader {
             sources: sources.clone(),
             chunk: o.chunk,
-            engine,
-            pool,
+            engine: engine.clone(),
+            pool: pool.clone(),
             digester: digester.clone(),
             ready,
             shared: shared.clone(),
         };
         parts.spawn(async move { Part::Reader(reader.run().await) });
-        let mut digests = BTreeMap::new();
+        let (mut digests, mut in_place) = (BTreeMap::new(), 0);
         let mut stop = std::pin::pin!(stop);
         loop {
             tokio::select! {
@@ -227,7 +233,9 @@ pub async fn run(
                     let mut notices = sources[done.image as usize].late_notices();
                     notices.extend(said_by(&job.host, done.notices));
                     events(Event::Committed { name: name.clone(), path: done.path, notices });
-                    if shared.session().is_done() {
+                    // Counted here: the session knows of a commit before its turn to be told comes.
+                    in_place += 1;
+                    if in_place == sources.len() {
                         return Ok(digests);
                     }
                 }
@@ -329,13 +337,17 @@ fn failure_of(host: &str, failure: Failure) -> Failure {
     Failure { reason: format!("{host}: {}", failure.reason), ..failure }
 }
 
-impl Options {
-    /// Whether they fit together; worth asking before anything is started.
+impl Disk {
+    /// Buffers and engine as the options ask.
     ///
     /// # Errors
-    /// A sentence, exit code 2.
-    pub fn check(&self) -> Result<(), Failure> {
-        slots(self).map(drop)
+    /// A sentence: exit code 2 when the options do not fit together, 3 when this system has not what
+    /// they ask for.
+    pub fn start(options: &Options) -> Result<Disk, Failure> {
+        let refused = |e: blockio::Error| Failure::new(3, e.to_string());
+        let pool = Pool::new(slots(options)?, options.chunk.bytes() as usize).map_err(refused)?;
+        let engine = Engine::start(options.engine, 2 * DEPTH as u32, &pool).map_err(refused)?;
+        Ok(Disk { pool, engine })
     }
 }
 

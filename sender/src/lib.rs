@@ -25,6 +25,6 @@ mod read;
 mod scan;
 pub mod source;
 
-pub use job::{Job, Options, Summary, run};
+pub use job::{Disk, Job, Options, Summary, run};
 pub use meter::Meter;
 pub use source::Source;

@@ -14,7 +14,11 @@ use receiver::Config;
 
 use crate::bootstrap::{self, BootstrapError};
 use crate::cli::Receive;
-use crate::exit;
+use crate::terminal::complain as tell;
+use crate::{exit, stop};
+
+const INTERRUPTED: &str =
+    "the receiver was told to end; unfinished copies were removed: run the same command again";
 
 /// Runs the verb.
 pub fn run(_: &Receive) -> ExitCode {
@@ -25,14 +29,14 @@ pub fn run(_: &Receive) -> ExitCode {
     // From here on the job belongs to the session, not to the shell: it survives a hang-up, and
     // whatever goes wrong is told over the control connection. Relative paths stay what they were.
     if let Err(e) = nix::unistd::daemon(true, false) {
-        eprintln!("vmferry: cannot detach from the remote shell: {e}");
+        tell(&format!("vmferry: cannot detach from the remote shell: {e}"));
         return ExitCode::from(exit::FAILED);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(_) => return ExitCode::from(exit::FAILED),
     };
-    match runtime.block_on(receiver::run(config)) {
+    match runtime.block_on(receiver::run(config, stop::requested(INTERRUPTED, false))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => ExitCode::from(failure.exit),
     }
@@ -42,7 +46,7 @@ pub fn run(_: &Receive) -> ExitCode {
 fn greet() -> Result<Config, ExitCode> {
     let (mut from, mut to) = (io::stdin().lock(), io::stdout().lock());
     let complain = |reason: &str, code: u8| {
-        eprintln!("vmferry: {reason}");
+        tell(&format!("vmferry: {reason}"));
         ExitCode::from(code)
     };
     if let Err(e) = bootstrap::open(&mut to) {

@@ -8,13 +8,14 @@ use std::time::Duration;
 use proto::control::Failure;
 use proto::manifest;
 use sender::job::Event;
-use sender::{Job, Meter, Options, Source, Summary};
-use tokio::signal::unix::{SignalKind, signal};
+use sender::{Disk, Job, Meter, Options, Source, Summary};
 
 use crate::cli::{Digest, Send};
 use crate::progress::{self, Progress};
 use crate::report::Report;
-use crate::{exit, remote};
+use crate::{exit, remote, stop};
+
+const INTERRUPTED: &str = "interrupted; the destination is as it was: run the same command again";
 
 /// Runs the verb.
 pub fn run(args: &Send) -> ExitCode {
@@ -47,10 +48,11 @@ fn send(args: &Send, report: &Report) -> Result<(), Failure> {
         sync_window: args.sync_window,
         dead_after: Duration::from_secs(u64::from(args.peer_timeout)),
     };
-    options.check()?;
+    let disk = Disk::start(&options)?;
 
     let receiver = remote::start(args)?;
     let job = Job {
+        disk,
         host: args.to.host.clone(),
         sources,
         dialer: receiver.dialer,
@@ -82,7 +84,7 @@ async fn drive(job: Job, total: u64, args: &Send, report: &Report) -> Result<Sum
             in_place.borrow_mut().push(name);
         }
     };
-    let work = sender::run(job, meter, tell, interrupted());
+    let work = sender::run(job, meter, tell, stop::requested(INTERRUPTED, true));
     let result = progress::beside(&progress, report, work).await;
     progress.finish();
     result.map_err(|failure| match in_place.into_inner() {
@@ -92,20 +94,4 @@ async fn drive(job: Job, total: u64, args: &Send, report: &Report) -> Result<Sum
         }
         _ => failure,
     })
-}
-
-/// Ready when the user, or the system, wants an end.
-async fn interrupted() -> Failure {
-    let stopped = Failure::new(
-        exit::INTERRUPTED,
-        "interrupted; the destination is as it was: run the same command again",
-    );
-    let (Ok(mut int), Ok(mut term)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = int.recv() => stopped,
-        _ = term.recv() => stopped,
-    }
 }
