@@ -33,6 +33,11 @@ fn a_terminated_sender_cleans_up_and_says_how_to_go_on() {
 }
 
 #[test]
+fn a_sender_whose_terminal_goes_away_cleans_up() {
+    interrupted_by("HUP");
+}
+
+#[test]
 fn a_killed_sender_is_noticed_by_the_receiver() {
     let (_link, scene, attempt) = copying();
     attempt.signal("KILL");

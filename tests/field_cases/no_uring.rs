@@ -102,10 +102,10 @@ fn d1_an_engine_that_was_asked_for_is_not_replaced() {
     let scene = Scene::new(4096);
     let deny = format!("{} deny-io-uring EPERM --", testbed().display());
     let here = scene.local().wrap(deny.split(' ')).args(["--engine", "uring"]);
-    says(&scene.send(&here).failed(1), &["cannot start io_uring", "allow io_uring_setup"]);
+    says(&scene.send(&here).failed(3), &["cannot start io_uring", "allow io_uring_setup"]);
     scene.untouched();
     let there = scene.local().remote_path(format!("{deny} {}", scene.peer())).args(["--engine", "uring"]);
-    says(&scene.send(&there).failed(1), &["there: cannot start io_uring", "allow io_uring_setup"]);
+    says(&scene.send(&there).failed(3), &["there: cannot start io_uring", "allow io_uring_setup"]);
     scene.untouched();
 }
 
