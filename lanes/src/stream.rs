@@ -1,4 +1,4 @@
-//! The byte stream that a lane is. Every transport is one variant of [`Transport`].
+//! The byte stream that a lane is. Every transport is one variant of `Transport`.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;

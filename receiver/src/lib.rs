@@ -9,9 +9,9 @@
 //! cut can take back, nothing of a destination changed before its copy is complete, and only files
 //! that this run made are ever removed. Non-goals: how this process was started, printing.
 //!
-//! Rooms: [`target`] where images go, [`part`] part files and their commit,
-//! [`leftover`] those of earlier attempts, [`lane`] data lanes,
-//! [`flush`] durability, [`job`] the control connection and all together.
+//! Rooms: `target` where images go, `part` part files and their commit,
+//! `leftover` those of earlier attempts, `lane` data lanes,
+//! `flush` durability, `job` the control connection and all together.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

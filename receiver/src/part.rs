@@ -1,6 +1,7 @@
 //! Part files: the image under construction, and how it takes its name.
 
 use std::ffi::OsString;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use blockio::{Engine, Image, SyncKind};
 use proto::control::Failure;
@@ -17,16 +18,6 @@ use crate::target::{Target, fd, hint};
 /// 64 chunks, and no more than this is left over when a source turns out sparser than it looked.
 const RESERVE: u64 = 64 << 20;
 
-/// How far space is reserved.
-#[derive(Debug, Default)]
-struct Reserved {
-    /// Nothing from this byte on.
-    to: u64,
-    /// What was cleared there. Zeros overtake the data before them, as they take no time to arrive,
-    /// so they are known before the space around them is reserved.
-    cleared: RunSet,
-}
-
 /// One image under construction.
 #[derive(Debug)]
 pub(crate) struct Part {
@@ -35,8 +26,12 @@ pub(crate) struct Part {
     pub(crate) entry: ImageEntry,
     name: OsString,
     made: (u64, u64),
-    /// Serialises reserving and punching.
-    reserved: Mutex<Reserved>,
+    /// Space is reserved below this byte; changed under the lock of `cleared` alone.
+    reserved_to: AtomicU64,
+    /// What was cleared above it: zeros overtake the data before them, as they take no time to
+    /// arrive, so they are known before the space around them is reserved. The lock serialises
+    /// reserving and punching.
+    cleared: Mutex<RunSet>,
     pub(crate) notices: std::sync::Mutex<Vec<String>>,
 }
 
@@ -69,7 +64,8 @@ impl Part {
             entry: entry.clone(),
             name,
             made: (identity.dev, identity.ino),
-            reserved: Mutex::default(),
+            reserved_to: AtomicU64::new(0),
+            cleared: Mutex::default(),
             notices: std::sync::Mutex::new(notices),
         })
     }
@@ -79,18 +75,24 @@ impl Part {
     /// # Errors
     /// No space left.
     pub(crate) async fn reserve(&self, engine: &Engine, start: u64, end: u64) -> Result<(), blockio::Error> {
-        let mut reserved = self.reserved.lock().await;
-        if end <= reserved.to || end - start < RESERVE / 16 {
+        // Far enough ahead: nobody waits for a reservation that is not theirs.
+        let enough = |to: u64| to >= end.min(start.saturating_add(RESERVE / 2));
+        if enough(self.reserved_to.load(Ordering::Relaxed)) || end - start < RESERVE / 16 {
             return Ok(());
         }
-        let mut from = start.max(reserved.to);
+        let mut cleared = self.cleared.lock().await;
+        let before = self.reserved_to.load(Ordering::Relaxed);
+        if enough(before) {
+            return Ok(());
+        }
+        let mut from = start.max(before);
         let to = end.min(from + RESERVE);
-        reserved.to = to;
-        for cleared in reserved.cleared.take_below(to) {
-            if from < cleared.start {
-                engine.allocate(&self.image, from..cleared.start).await?;
+        self.reserved_to.store(to, Ordering::Relaxed);
+        for zeros in cleared.take_below(to) {
+            if from < zeros.start {
+                engine.allocate(&self.image, from..zeros.start).await?;
             }
-            from = from.max(cleared.end);
+            from = from.max(zeros.end);
         }
         if from < to {
             engine.allocate(&self.image, from..to).await?;
@@ -104,12 +106,13 @@ impl Part {
     /// # Errors
     /// What the file system says.
     pub(crate) async fn clear(&self, engine: &Engine, start: u64, end: u64) -> Result<(), blockio::Error> {
-        let mut reserved = self.reserved.lock().await;
-        let later = start.max(reserved.to)..end;
+        let mut cleared = self.cleared.lock().await;
+        let to = self.reserved_to.load(Ordering::Relaxed);
+        let later = start.max(to)..end;
         if !later.is_empty() {
-            reserved.cleared.insert_new(later);
+            cleared.insert_new(later);
         }
-        let end = end.min(reserved.to);
+        let end = end.min(to);
         if start < end { engine.zero(&self.image, start..end).await } else { Ok(()) }
     }
 

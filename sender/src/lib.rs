@@ -9,9 +9,9 @@
 //! take what they can carry, so a slow path takes less; memory is the pool and nothing else; the
 //! source is never written. Non-goals: how the receiver was started, printing.
 //!
-//! Rooms: [`source`] what is moved and whether it may be, [`plan`] extents to units, [`scan`]
-//! zeros inside data, [`read`] the reader, [`dispatch`] the lanes, [`control`] the control
-//! connection, [`digest`] whole-image hashes, [`meter`] where the time goes, [`job`] all together.
+//! Rooms: `source` what is moved and whether it may be, `plan` extents to units, `scan`
+//! zeros inside data, `read` the reader, `dispatch` the lanes, `control` the control
+//! connection, `digest` whole-image hashes, `meter` where the time goes, `job` all together.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
