@@ -14,9 +14,9 @@ use tokio::sync::Mutex;
 use crate::leftover;
 use crate::target::{Target, fd, hint};
 
-/// Space reserved ahead of the writes of dense data at once, bytes: one call of fallocate(2) for
-/// 64 chunks, and no more than this is left over when a source turns out sparser than it looked.
-const RESERVE: u64 = 64 << 20;
+/// Space reserved ahead of the writes of dense data at once, bytes. Writes to the file wait while
+/// fallocate(2) runs, so a piece must be short next to what the buffers hold (20 MiB by default).
+const RESERVE: u64 = 8 << 20;
 
 /// One image under construction.
 #[derive(Debug)]
