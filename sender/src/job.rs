@@ -303,7 +303,7 @@ fn unreachable_peer(error: &lanes::Error) -> Failure {
 /// Sends `Open` and waits for the verdict.
 async fn open(control: &mut Lane, job: &Job) -> Result<Accept, Failure> {
     let o = &job.options;
-    let lost = |e: lanes::Error| Failure::new(1, format!("{}: {e} before the job began", job.dialer_peer()));
+    let lost = |e: lanes::Error| Failure::new(1, format!("{}: {e} before the job began", job.host));
     let message = ToReceiver::Open(Open {
         job: job.dialer.session.0,
         epoch: job.dialer.epoch,
@@ -348,12 +348,6 @@ impl Disk {
         let pool = Pool::new(slots(options)?, options.chunk.bytes() as usize).map_err(refused)?;
         let engine = Engine::start(options.engine, 2 * DEPTH as u32, &pool).map_err(refused)?;
         Ok(Disk { pool, engine })
-    }
-}
-
-impl Job {
-    fn dialer_peer(&self) -> String {
-        self.addresses.first().map_or_else(|| "the receiver".into(), ToString::to_string)
     }
 }
 
