@@ -99,9 +99,10 @@ pub struct Send {
     /// Use the page cache instead of O_DIRECT on both ends
     #[arg(long)]
     pub no_direct: bool,
-    /// Data that a power cut at the destination may cost, that is between two flushes
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
-    pub sync_window: u64,
+    /// Data that a power cut at the destination may cost, that is between two flushes [default:
+    /// 256M, or more where flushing would take over 2 % of the time]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub sync_window: Option<u64>,
     /// A peer that is silent for so long is dead, seconds (3 to 3600)
     #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(3..=3600))]
     pub peer_timeout: u32,

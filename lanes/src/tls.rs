@@ -28,18 +28,32 @@ const ALPN: &[u8] = b"vmferry";
 pub(crate) const WRITE_BUFFER: usize = 256 << 10;
 
 fn provider() -> CryptoProvider {
-    use aws_lc_rs::cipher_suite::{
-        TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
-    };
-    CryptoProvider {
-        // AES-128-GCM first: the fastest here, and 128 bits outlive a one-time key.
-        cipher_suites: vec![
-            TLS13_AES_128_GCM_SHA256,
-            TLS13_CHACHA20_POLY1305_SHA256,
-            TLS13_AES_256_GCM_SHA384,
-        ],
-        ..aws_lc_rs::default_provider()
+    // AES-128-GCM first: the fastest here, and 128 bits outlive a one-time key.
+    macro_rules! suites {
+        ($library:ident) => {{
+            use rustls::crypto::$library::cipher_suite as suite;
+            vec![
+                suite::TLS13_AES_128_GCM_SHA256,
+                suite::TLS13_CHACHA20_POLY1305_SHA256,
+                suite::TLS13_AES_256_GCM_SHA384,
+            ]
+        }};
     }
+    let cipher_suites = if wide_aes_without_avx512() { suites!(ring) } else { suites!(aws_lc_rs) };
+    CryptoProvider { cipher_suites, ..aws_lc_rs::default_provider() }
+}
+
+/// Whether this CPU has 256-bit AES instructions but no AVX-512 (AMD Zen 3, many desktop CPUs).
+/// aws-lc has no AES-GCM for these (its issue 2283): ring's is 2.3 times as fast there. Everywhere
+/// else aws-lc is the faster one.
+fn wide_aes_without_avx512() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::is_x86_feature_detected as has;
+        has!("vaes") && has!("vpclmulqdq") && has!("avx2") && !has!("avx512f")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// The sender's configuration: proves `ours`, believes only `pin`.

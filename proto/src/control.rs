@@ -122,8 +122,9 @@ pub struct Open {
     pub force: bool,
     /// Check everything, change nothing.
     pub dry_run: bool,
-    /// Data written between two flushes, bytes.
-    pub sync_window: u64,
+    /// Data that may be written and not yet durable, bytes; `None`: 256 MiB, or more where flushes
+    /// are slow.
+    pub sync_window: Option<u64>,
     /// What is moved.
     pub images: Vec<ImageEntry>,
 }

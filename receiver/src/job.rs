@@ -253,7 +253,7 @@ fn prepare(open: &Open, setting: &Setting) -> Result<Receiving, Failure> {
         pool,
         engine,
         meter: Meter::new(),
-        window: Window::new(open.sync_window),
+        window: Window::new(open.sync_window, setting.direct),
         acks: Notify::new(),
         session: Mutex::new(ReceiverSession::new(open.epoch, chunk, &sizes)),
     })

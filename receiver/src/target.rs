@@ -198,7 +198,7 @@ mod tests {
             path: path.to_str().unwrap().into(),
             force,
             dry_run: false,
-            sync_window: 0,
+            sync_window: None,
             images: names.iter().map(entry).collect(),
         }
     }

@@ -47,8 +47,8 @@ pub struct Options {
     pub force: bool,
     /// Change nothing.
     pub dry_run: bool,
-    /// Bytes between two flushes at the destination.
-    pub sync_window: u64,
+    /// Bytes that may be written at the destination and not yet durable; `None`: it decides.
+    pub sync_window: Option<u64>,
     /// A receiver silent for so long is dead.
     pub dead_after: Duration,
 }
