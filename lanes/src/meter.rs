@@ -1,7 +1,7 @@
 //! Counters of where time goes, for both ends of a lane.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proto::telemetry::CpuTicks;
 
@@ -17,7 +17,12 @@ impl Counter {
 
     /// Adds the nanoseconds since `start`.
     pub fn since(&self, start: Instant) {
-        self.add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        self.took(start.elapsed());
+    }
+
+    /// Adds the nanoseconds of `time`.
+    pub fn took(&self, time: Duration) {
+        self.add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// The sum.

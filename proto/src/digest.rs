@@ -30,29 +30,92 @@ pub const B3_ZERO_LIMIT: u64 = 64 << 30;
 static ZEROS: [u8; GRANULE as usize] = [0; GRANULE as usize];
 
 /// The hash of one leaf that starts at `offset` of an image of `size` bytes.
-///
-/// An image of a single leaf has no tree above it: its leaf is the finished BLAKE3 hash.
 pub fn leaf_hash(offset: u64, leaf: &[u8], size: u64) -> Cv {
-    if offset == 0 && leaf.len() as u64 == size {
-        return *blake3::hash(leaf).as_bytes();
-    }
-    Hasher::new().set_input_offset(offset).update(leaf).finalize_non_root()
+    let mut hasher = Hasher::new();
+    hasher.set_input_offset(offset).update(leaf);
+    finished(&hasher, offset == 0 && leaf.len() as u64 == size)
+}
+
+/// An image of a single leaf has no tree above it: its leaf is the finished BLAKE3 hash.
+fn finished(leaf: &Hasher, whole_image: bool) -> Cv {
+    if whole_image { *leaf.finalize().as_bytes() } else { leaf.finalize_non_root() }
 }
 
 /// The hashes of one chunk's leaves, in order; of leaves without data in `map` all zero.
 ///
 /// `bytes` is the chunk's part of an image of `size` bytes, everything outside `map` zeroed.
 pub fn chunk_leaves(size: u64, chunk: ChunkSize, index: u64, map: &BlockMap, bytes: &[u8]) -> Vec<Cv> {
-    let leaf = chunk.leaf() as usize;
-    let blocks = leaf / BLOCK as usize;
-    let start = index * u64::from(chunk.bytes());
-    let mut leaves = vec![[0; 32]; chunk.leaves()];
-    for (i, (slot, part)) in leaves.iter_mut().zip(bytes.chunks(leaf)).enumerate() {
-        if map.any(i * blocks..(i + 1) * blocks) {
-            *slot = leaf_hash(start + (i * leaf) as u64, part, size);
+    let mut hasher = ChunkHasher::new(size, chunk, index, map);
+    hasher.grow(bytes);
+    hasher.finish()
+}
+
+/// [`chunk_leaves`] of a chunk that grows from its front: what has just arrived is still in the
+/// core's cache.
+#[derive(Debug)]
+pub struct ChunkHasher<'a> {
+    size: u64,
+    leaf: usize,
+    /// Where the chunk begins in the image.
+    start: u64,
+    map: &'a BlockMap,
+    /// Of the present leaf.
+    hasher: Hasher,
+    hashed: usize,
+    leaves: Vec<Cv>,
+}
+
+impl<'a> ChunkHasher<'a> {
+    /// For chunk `index` of an image of `size` bytes.
+    pub fn new(size: u64, chunk: ChunkSize, index: u64, map: &'a BlockMap) -> ChunkHasher<'a> {
+        ChunkHasher {
+            size,
+            leaf: chunk.leaf() as usize,
+            start: index * u64::from(chunk.bytes()),
+            map,
+            hasher: Hasher::new(),
+            hashed: 0,
+            leaves: vec![[0; 32]; chunk.leaves()],
         }
     }
-    leaves
+
+    /// Takes in what is new. `bytes` is the chunk up to where it is complete, everything outside
+    /// the map zeroed.
+    pub fn grow(&mut self, bytes: &[u8]) {
+        let blocks = self.leaf / BLOCK as usize;
+        while self.hashed < bytes.len() {
+            let i = self.hashed / self.leaf;
+            let end = bytes.len().min((i + 1) * self.leaf);
+            if self.map.any(i * blocks..(i + 1) * blocks) {
+                let begins = self.hashed == i * self.leaf;
+                if begins {
+                    self.hasher.reset();
+                    self.hasher.set_input_offset(self.start + self.hashed as u64);
+                }
+                self.hasher.update(&bytes[self.hashed..end]);
+            }
+            self.hashed = end;
+            if end == (i + 1) * self.leaf {
+                self.close(i);
+            }
+        }
+    }
+
+    /// The hashes.
+    pub fn finish(mut self) -> Vec<Cv> {
+        if !self.hashed.is_multiple_of(self.leaf) {
+            self.close(self.hashed / self.leaf); // the image's last leaf
+        }
+        self.leaves
+    }
+
+    fn close(&mut self, i: usize) {
+        let blocks = self.leaf / BLOCK as usize;
+        if self.map.any(i * blocks..(i + 1) * blocks) {
+            let whole_image = self.start == 0 && i == 0 && self.hashed as u64 == self.size;
+            self.leaves[i] = finished(&self.hasher, whole_image);
+        }
+    }
 }
 
 fn zero_leaf(offset: u64, len: u64, size: u64) -> Cv {
