@@ -11,18 +11,22 @@ use rustix::io::Errno;
 use std::ops::Range;
 
 impl Image {
-    /// How many bytes the image takes on its file system (`st_blocks` of `stat(2)`, × 512).
+    /// How many bytes the image takes on its file system (`st_blocks` of `stat(2)`, × 512); a
+    /// device takes all of its size.
     ///
     /// # Errors
     ///
     /// Whatever `fstat(2)` says.
     pub fn allocated(&self) -> Result<u64, Error> {
+        if self.sectors().is_some() {
+            return Ok(self.size());
+        }
         let blocks = u64::try_from(self.stat()?.st_blocks).unwrap_or(0);
         Ok(blocks.saturating_mul(512))
     }
 
     /// The first run of data at or after the byte `from`, up to the next hole; `None` when only a
-    /// hole is left. All of the rest is data where the file system has no map.
+    /// hole is left. All of the rest is data on a device, and where the file system has no map.
     ///
     /// Call [`Image::sync_before_map`] first: the map of unwritten data can be wrong.
     ///
@@ -33,6 +37,9 @@ impl Image {
         let size = self.size();
         if from >= size {
             return Ok(None);
+        }
+        if self.sectors().is_some() {
+            return Ok(Some(from..size));
         }
         let failed = |e: Errno| Error::on("read the extent map of", self.path(), e).at(from);
         let start = match rustix::fs::seek(self.file(), SeekFrom::Data(from)) {

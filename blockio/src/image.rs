@@ -1,4 +1,4 @@
-//! A disk image on this host: one file, opened twice.
+//! A disk image on this host: one file or block device, opened twice.
 //!
 //! # Goals
 //!
@@ -8,15 +8,16 @@
 //!
 //! # Non-goals
 //!
-//! Payload goes through [`crate::Engine`]. Formats, names of part files, and block devices (they
-//! come next: [`admit`] is where their kind and size will be found).
+//! Payload goes through [`crate::Engine`]. Formats, names of part files; how a device is claimed
+//! ([`Image::claim_device`]).
 //!
 //! # Invariants
 //!
-//! * Both descriptors are on the same inode.
+//! * Both descriptors are on the same inode, and for a device on the same device.
 //! * A sync that failed once fails for ever: the kernel reports a lost write to one fsync only
 //!   and then counts the page as clean, so a second one proves nothing.
 
+use crate::device::{self, Sectors};
 use crate::error::{Error, invalid};
 use crate::locks;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxFlags};
@@ -38,6 +39,8 @@ struct Inner {
     path: PathBuf,
     buffered: OwnedFd,
     direct: Option<OwnedFd>,
+    /// Of a block device.
+    sectors: Option<Sectors>,
     /// Turned off when the first direct operation shows that `open(2)` promised too much.
     use_direct: AtomicBool,
     align: usize,
@@ -65,13 +68,14 @@ pub(crate) enum Feature {
 /// was copied (as far as time stamps tell).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// Device number of the file system.
+    /// Device number of the file system that it, or a device's node, lies on.
     pub dev: u64,
     /// Inode number.
     pub ino: u64,
     /// Size in bytes.
     pub size: u64,
-    /// Time of the last change of the contents, nanoseconds since 1970.
+    /// Time of the last change of the contents, nanoseconds since 1970; of a device, of the last
+    /// write through this node.
     pub mtime_ns: i64,
     /// Time of the last change of contents or attributes, nanoseconds since 1970.
     pub ctime_ns: i64,
@@ -84,12 +88,12 @@ pub struct Identity {
 }
 
 impl Image {
-    /// Opens an image to read it. Follows symbolic links, changes no access time where that is
-    /// permitted, and flushes nothing ([`Image::sync_before_map`] does).
+    /// Opens a file or a block device to read it. Follows symbolic links, changes no access time
+    /// where that is permitted, and flushes nothing ([`Image::sync_before_map`] does).
     ///
     /// # Errors
     ///
-    /// Whatever `open(2)` says, or a sentence for what is no regular file.
+    /// Whatever `open(2)` says, or a sentence for what is neither.
     pub fn open_source(path: &Path, direct: bool) -> Result<Image, Error> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let open = |extra| open(rustix::fs::CWD, path.as_os_str(), flags | extra);
@@ -146,30 +150,36 @@ impl Image {
         let buffered =
             open(folder, name, flags | OFlags::NONBLOCK).map_err(|e| Error::on("open", shown, e))?;
         let reopen = || open(folder, name, flags | OFlags::DIRECT);
-        Image::assemble(shown, buffered, direct.then_some(&reopen))
+        let image = Image::assemble(shown, buffered, direct.then_some(&reopen))?;
+        if image.sectors().is_some() {
+            return Err(Error::on("open", shown, invalid("it is a block device, and a file was expected")));
+        }
+        Ok(image)
     }
 
-    fn assemble(
+    pub(crate) fn assemble(
         path: &Path,
         buffered: OwnedFd,
         reopen: Option<&dyn Fn() -> Result<OwnedFd, Errno>>,
     ) -> Result<Image, Error> {
         let failed = |cause: std::io::Error| Error::on("open", path, cause);
         let stat = rustix::fs::fstat(&buffered).map_err(|e| failed(e.into()))?;
-        let size = admit(&stat).map_err(failed)?;
+        let (size, sectors) = admit(&buffered, &stat).map_err(failed)?;
         // NONBLOCK was for the open; on a file system that can not tell whether it would block,
         // io_uring takes it for "fail with EAGAIN".
         rustix::fs::fcntl_getfl(&buffered)
             .and_then(|flags| rustix::fs::fcntl_setfl(&buffered, flags - OFlags::NONBLOCK))
             .map_err(|e| failed(e.into()))?;
         let (able, align) = direct_alignment(&buffered);
+        let align = align.max(sectors.map_or(0, Sectors::align));
         let mut direct = None;
         let mut lacking = false;
         if let Some(reopen) = reopen {
             match if able { reopen() } else { Err(Errno::INVAL) } {
                 Ok(fd) => {
                     let again = rustix::fs::fstat(&fd).map_err(|e| failed(e.into()))?;
-                    if (again.st_dev, again.st_ino) != (stat.st_dev, stat.st_ino) {
+                    let same = |s: &Stat| (s.st_dev, s.st_ino, s.st_rdev);
+                    if same(&again) != same(&stat) {
                         return Err(failed(std::io::Error::other(
                             "another file took its place while it was opened",
                         )));
@@ -180,19 +190,31 @@ impl Image {
                 Err(e) => return Err(failed(e.into())),
             }
         }
-        let image = Image::of(path, buffered, direct, align, size);
+        let image = Image::with_sectors(path, buffered, direct, align, size, sectors);
         if lacking {
             image.notice_no_direct();
         }
         Ok(image)
     }
 
+    #[cfg(test)]
     pub(crate) fn of(
         path: &Path,
         buffered: OwnedFd,
         direct: Option<OwnedFd>,
         align: usize,
         size: u64,
+    ) -> Image {
+        Image::with_sectors(path, buffered, direct, align, size, None)
+    }
+
+    fn with_sectors(
+        path: &Path,
+        buffered: OwnedFd,
+        direct: Option<OwnedFd>,
+        align: usize,
+        size: u64,
+        sectors: Option<Sectors>,
     ) -> Image {
         let fuse = rustix::fs::fstatfs(&buffered).is_ok_and(|fs| fs.f_type == libc::FUSE_SUPER_MAGIC);
         Image {
@@ -202,6 +224,7 @@ impl Image {
                 buffered,
                 use_direct: AtomicBool::new(direct.is_some()),
                 direct,
+                sectors,
                 align,
                 size: AtomicU64::new(size),
                 refused: AtomicU8::new(0),
@@ -223,8 +246,14 @@ impl Image {
         self.inner.size.load(Ordering::Relaxed)
     }
 
+    /// The sector sizes of a block device; `None`: it is a file.
+    pub fn sectors(&self) -> Option<Sectors> {
+        self.inner.sectors
+    }
+
     /// What offsets and lengths must be a multiple of, in bytes, to go past the page cache: from
-    /// STATX_DIOALIGN (`statx(2)`), at least 4096. What is not aligned works too, more slowly.
+    /// STATX_DIOALIGN (`statx(2)`) and a device's sectors, at least 4096. What is not aligned works
+    /// too, more slowly.
     pub fn align(&self) -> usize {
         self.inner.align
     }
@@ -240,7 +269,7 @@ impl Image {
         std::mem::take(&mut self.notices_guard())
     }
 
-    /// Sets the size in bytes: cuts off the end, or grows by a hole.
+    /// Sets the size of a file in bytes: cuts off the end, or grows by a hole.
     ///
     /// # Errors
     ///
@@ -261,15 +290,19 @@ impl Image {
     ///
     /// # Errors
     ///
-    /// Whatever `fstat(2)` says.
+    /// Whatever `fstat(2)` says, or `ioctl(2)` of a device.
     pub fn identity(&self) -> Result<Identity, Error> {
         let s = self.stat()?;
+        let size = match self.sectors() {
+            Some(_) => device::size(self.file()).map_err(|e| Error::on("look at", self.path(), e))?,
+            None => u64::try_from(s.st_size).unwrap_or(0),
+        };
         let ns =
             |s: i64, ns: u64| s.saturating_mul(1_000_000_000).saturating_add(i64::try_from(ns).unwrap_or(0));
         Ok(Identity {
             dev: s.st_dev,
             ino: s.st_ino,
-            size: u64::try_from(s.st_size).unwrap_or(0),
+            size,
             #[allow(clippy::useless_conversion, reason = "the types differ between machines")]
             mtime_ns: ns(s.st_mtime.into(), s.st_mtime_nsec.into()),
             #[allow(clippy::useless_conversion, reason = "the types differ between machines")]
@@ -397,18 +430,19 @@ fn open(folder: impl AsFd, name: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno
     rustix::io::retry_on_intr(|| rustix::fs::openat(&folder, name, flags, mode))
 }
 
-/// The size in bytes of what can be an image, and a sentence for what can not.
-fn admit(stat: &Stat) -> std::io::Result<u64> {
+/// The size in bytes of what can be an image, the sectors of a device, and a sentence for what can
+/// be none.
+fn admit(fd: &OwnedFd, stat: &Stat) -> std::io::Result<(u64, Option<Sectors>)> {
     let what = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => return Ok(u64::try_from(stat.st_size).unwrap_or(0)),
+        FileType::RegularFile => return Ok((u64::try_from(stat.st_size).unwrap_or(0), None)),
+        FileType::BlockDevice => return Ok((device::size(fd.as_fd())?, Some(device::sectors(fd.as_fd())?))),
         FileType::Directory => "a folder",
-        FileType::BlockDevice => "a block device",
         FileType::CharacterDevice => "a character device",
         FileType::Fifo => "a FIFO",
         FileType::Socket => "a socket",
         _ => "of an unknown type",
     };
-    Err(invalid(format!("it is {what}, and an image must be a regular file")))
+    Err(invalid(format!("it is {what}, and an image must be a regular file or a block device")))
 }
 
 /// Whether the file can do direct I/O as far as `statx(2)` knows, and its alignment in bytes.

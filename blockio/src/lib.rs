@@ -26,9 +26,10 @@
 //!
 //! This crate is the only room of the house with `unsafe`, and within it only these modules have it:
 //! `mapping` and `pool` (memory), `uring` and `plain` (system calls that take addresses), `locks`
-//! (`fcntl(2)` commands that no safe wrapper offers).
+//! and `device` (`fcntl(2)` and `ioctl(2)` commands that no safe wrapper offers).
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod device;
 mod engine;
 mod error;
 mod extents;
@@ -36,6 +37,7 @@ mod extents;
 mod faults;
 mod holders;
 mod image;
+mod in_use;
 mod locks;
 mod mapping;
 mod op;
@@ -46,6 +48,7 @@ mod slab;
 mod uring;
 mod zero;
 
+pub use device::Sectors;
 pub use engine::{Engine, EngineChoice, EngineKind, ParseEngineError, SyncKind};
 pub use error::Error;
 pub use image::{Identity, Image};

@@ -3,6 +3,11 @@
 //! Goal: afterwards every byte of the range reads as zero, and its space is free where the file
 //! system can do that. Invariant: nothing is assumed about what was there, and a file system that
 //! refuses one way is asked the next: PUNCH_HOLE, ZERO_RANGE (`fallocate(2)`), writing.
+//!
+//! On a device ZERO_RANGE is the ioctl BLKZEROOUT in a form that io_uring takes too (the kernel's
+//! `blkdev_fallocate`, `block/fops.c`): the drive writes zeros, or the kernel does where the drive
+//! has no command for it. PUNCH_HOLE is left out there: it lets the drive discard, and what discarded
+//! blocks read as is the drive's word.
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -12,6 +17,9 @@ use std::ops::Range;
 
 /// Bytes of zeros per write.
 const BLOCK_OF_ZEROS: usize = 1 << 20;
+/// Bytes that a device is told to zero at once: one that has no command for it writes them all
+/// before it answers.
+const DEVICE_PIECE: u64 = 64 << 20;
 
 impl Engine {
     /// Makes the bytes of `range` read as zero. The size stays: what lies past [`Image::size`] is
@@ -25,6 +33,9 @@ impl Engine {
         if range.is_empty() {
             return Ok(());
         }
+        if image.sectors().is_some() {
+            return self.zero_device(image, range).await;
+        }
         for feature in [Feature::Punch, Feature::ZeroRange] {
             // What a refusal midway left undone is done again from the start: it costs little.
             if image.has(feature) && self.fallocate(image, feature, range.clone()).await? {
@@ -32,6 +43,26 @@ impl Engine {
             }
         }
         self.write_zeros(image, range).await
+    }
+
+    /// Whole blocks by ZERO_RANGE, which takes nothing else; the rest, and what the device refuses,
+    /// by writing. The page cache reads, changes and writes the sectors of which only a part counts.
+    async fn zero_device(&self, image: &Image, range: Range<u64>) -> Result<(), Error> {
+        let align = image.align() as u64;
+        let whole = range.start.next_multiple_of(align)..range.end / align * align;
+        if whole.is_empty() {
+            return self.write_zeros(image, range).await;
+        }
+        self.write_zeros(image, range.start..whole.start).await?;
+        let mut at = whole.start;
+        while at < whole.end {
+            let piece = at..whole.end.min(at.saturating_add(DEVICE_PIECE));
+            at = piece.end;
+            if !self.fallocate(image, Feature::ZeroRange, piece.clone()).await? {
+                self.write_zeros(image, piece).await?;
+            }
+        }
+        self.write_zeros(image, whole.end..range.end).await
     }
 
     async fn write_zeros(&self, image: &Image, range: Range<u64>) -> Result<(), Error> {

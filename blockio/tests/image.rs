@@ -26,7 +26,10 @@ fn only_regular_files() {
         let error = Image::open_source(path, true).unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("cannot open {}: it is {what}, and an image must be a regular file", path.display())
+            format!(
+                "cannot open {}: it is {what}, and an image must be a regular file or a block device",
+                path.display()
+            )
         );
     }
     if listener.is_some() {
