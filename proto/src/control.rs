@@ -169,6 +169,9 @@ pub struct Accept {
     pub notices: Vec<String>,
     /// Per image: ranges of granules that are durable from an earlier attempt, (start, count).
     pub resume: Vec<Vec<(u64, u64)>>,
+    /// The block device that is overwritten in place: it holds an incomplete copy when the job
+    /// fails. `None`: the destination is as it was until the copy is complete.
+    pub in_place: Option<String>,
 }
 
 /// How far one lane has come. Both marks are cumulative: counts of frames from sequence 0 on.
@@ -285,6 +288,7 @@ pub fn decode<M: Message>(payload: &[u8]) -> Result<M, ControlError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::SourceIdentity;
     use proptest::prelude::*;
 
     fn round_trip<M: Message + PartialEq + std::fmt::Debug>(m: M) -> Vec<u8> {
@@ -299,6 +303,35 @@ mod tests {
     #[test]
     fn golden_messages() {
         let ack = LaneAck { lane: LaneId(2), written: 300, durable: 1 };
+        let entry = ImageEntry {
+            name: "sdb".into(),
+            size: 1 << 30,
+            sector: Some(4096),
+            allocated: 1 << 30,
+            mode: 0o600,
+            uid: 1,
+            gid: 2,
+            xattrs: vec![("user.x".into(), vec![3])],
+            identity: SourceIdentity { dev: 4, ino: 5, mtime_ns: -1, ctime_ns: 6 },
+        };
+        let file = ImageEntry { sector: None, ..entry.clone() };
+        let open = Open {
+            job: [8; 16],
+            epoch: 1,
+            chunk: 1 << 20,
+            lanes: 4,
+            path: "/dev/sdc".into(),
+            force: true,
+            dry_run: false,
+            sync_window: Some(9),
+            images: vec![entry, file],
+        };
+        let accept = Accept {
+            engine: "sync".into(),
+            notices: vec!["n".into()],
+            resume: vec![vec![], vec![(1, 2)]],
+            in_place: Some("/dev/sdc".into()),
+        };
         let got = [
             hex(&round_trip(ToSender::Ack { lanes: vec![ack] })),
             hex(&round_trip(ToSender::LaneClosed(ack))),
@@ -307,6 +340,8 @@ mod tests {
             hex(&round_trip(ToReceiver::Finish { image: 1, tree: [7; 32] })),
             hex(&round_trip(ToReceiver::Done)),
             hex(&round_trip(ToReceiver::Heartbeat)),
+            hex(&round_trip(ToReceiver::Open(open))),
+            hex(&round_trip(ToSender::Accept(accept))),
         ];
         assert_eq!(got.join("\n"), include_str!("../tests/golden/control.hex").trim());
     }

@@ -13,11 +13,15 @@ pub const XATTRS_MAX: usize = 64 << 10;
 /// One image as the sender found it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ImageEntry {
-    /// File name without folder.
+    /// File name without folder; of a block device, that of its node.
     pub name: String,
     /// Size, bytes.
     pub size: u64,
-    /// Bytes allocated at the source: what a sparse copy needs at most.
+    /// Of a block device, its logical sector size, bytes; a file has none. A device's owner and mode
+    /// are those that a copy in a file should have: none in particular, and 0600.
+    pub sector: Option<u32>,
+    /// Bytes allocated at the source: what a sparse copy needs at most. Of a device, its size: what
+    /// of it is zero is not known before it is read.
     pub allocated: u64,
     /// Permission bits (07777).
     pub mode: u32,
@@ -95,6 +99,7 @@ mod tests {
         ImageEntry {
             name: name.into(),
             size: 1,
+            sector: None,
             allocated: 4096,
             mode: 0o600,
             uid: 0,

@@ -22,7 +22,7 @@ use crate::flush::{self, Window};
 use crate::lane::{self, LaneEnd};
 use crate::meter::Meter;
 use crate::part::Part;
-use crate::target;
+use crate::target::{self, Destination};
 
 /// Writes in flight besides one buffer per lane.
 const WRITE_DEPTH: usize = 16;
@@ -200,10 +200,11 @@ async fn serve(
     let job = Arc::new(job);
     let _ = door.set(job.clone());
     let mut notices = job.engine.notices();
-    notices.extend(job.parts.iter().flat_map(take_notices));
+    notices.extend(job.parts.iter().flat_map(Part::take_notices));
     let resume = vec![Vec::new(); job.parts.len()];
     let engine = job.engine.kind().as_str().to_owned();
-    let _ = say.send(ToSender::Accept(Accept { engine, notices, resume }));
+    let in_place = job.parts.iter().find_map(Part::in_place);
+    let _ = say.send(ToSender::Accept(Accept { engine, notices, resume, in_place }));
     if dry_run {
         return Ok(());
     }
@@ -227,19 +228,23 @@ fn prepare(open: &Open, setting: &Setting) -> Result<Receiving, Failure> {
     if open.lanes == 0 || open.lanes > LANES_MAX {
         return Err(refused(format!("{} lanes are not possible: 1 to {LANES_MAX}", open.lanes)));
     }
-    let targets = target::resolve(open)?;
+    let destination = target::resolve(open, setting.direct)?;
     let slots = slots(open.lanes as usize, chunk, setting.memory)?;
     let broke = |e: blockio::Error| Failure::new(3, e.to_string());
     let pool = Pool::new(slots, chunk.bytes() as usize).map_err(broke)?;
     let engine = Engine::start(setting.engine, 64, &pool).map_err(broke)?;
     let mut parts: Vec<Part> = Vec::new();
-    if !open.dry_run {
-        for (target, entry) in targets.iter().zip(&open.images) {
-            match Part::create(target, entry, &open.images, setting.direct) {
-                Ok(part) => parts.push(part),
-                Err(failure) => {
-                    parts.iter().for_each(Part::remove);
-                    return Err(failure);
+    match destination {
+        Destination::Device(device) => parts.extend(open.images.first().map(|entry| Part::on(device, entry))),
+        Destination::Files(_) if open.dry_run => {}
+        Destination::Files(targets) => {
+            for (target, entry) in targets.iter().zip(&open.images) {
+                match Part::create(target, entry, &open.images, setting.direct) {
+                    Ok(part) => parts.push(part),
+                    Err(failure) => {
+                        parts.iter().for_each(Part::remove);
+                        return Err(failure);
+                    }
                 }
             }
         }
@@ -302,8 +307,8 @@ async fn receive(
                     let part = &job.parts[image as usize];
                     committed[image as usize] = true;
                     acknowledge(job, say);
-                    let path = part.target.path().display().to_string();
-                    let notices = take_notices(part);
+                    let path = part.path().display().to_string();
+                    let notices = part.take_notices();
                     let _ = say.send(ToSender::Stages(job.meter.stages()));
                     let _ = say.send(ToSender::Committed { image, tree, path, notices });
                 }
@@ -345,20 +350,11 @@ async fn commit(job: &Receiving, image: u32, ours: [u8; 32], theirs: [u8; 32]) -
     let part = &job.parts[image as usize];
     if ours != theirs {
         let name = &part.entry.name;
-        return Err(Failure::new(
-            4,
-            format!("{name}: what arrived differs from what was read; it was not kept"),
-        ));
+        let kept = if part.in_place().is_some() { "" } else { "; it was not kept" };
+        return Err(Failure::new(4, format!("{name}: what arrived differs from what was read{kept}")));
     }
     part.commit(&job.engine).await?;
     Ok(ours)
-}
-
-fn take_notices(part: &Part) -> Vec<String> {
-    let mut notices = std::mem::take(&mut *part.notices.lock().unwrap_or_else(PoisonError::into_inner));
-    // Support for O_DIRECT may turn out to be missing at the first write.
-    notices.extend(part.image.take_notices());
-    notices
 }
 
 fn gone(e: &Error) -> Failure {

@@ -180,7 +180,8 @@ impl Receiving {
             part.reserve(&self.engine, offset, end).await?;
         }
         let align = part.image.align();
-        let segments = segments(map, w.len, align);
+        let mut segments = segments(map, w.len, align);
+        part.fit(&mut segments, w.len);
         // The alignment may reach past the image's end into what the buffer held before.
         let end = segments.last().map_or(0, |s| s.end);
         if end > w.len as usize {

@@ -7,7 +7,7 @@
 
 use std::ffi::OsStr;
 
-use blockio::Image;
+use blockio::{Identity, Image};
 use proto::control::Failure;
 use proto::manifest::ImageEntry;
 use rustix::fs::{self, AtFlags, FileType, FlockOperation, Stat, XattrFlags};
@@ -64,6 +64,14 @@ pub(crate) fn is_source(stat: &Stat, images: &[ImageEntry]) -> bool {
             && nanos(stat.st_mtime, stat.st_mtime_nsec) == source.mtime_ns
             && nanos(stat.st_ctime, stat.st_ctime_nsec) == source.ctime_ns
     })
+}
+
+/// Whether a claimed device is the job's source: [`is_source`] for a device, whose node has no size.
+pub(crate) fn is_source_device(device: &Identity, image: &ImageEntry) -> bool {
+    let source = &image.identity;
+    image.sector.is_some()
+        && (device.ino, device.size, device.mtime_ns, device.ctime_ns)
+            == (source.ino, image.size, source.mtime_ns, source.ctime_ns)
 }
 
 /// Looks at what stands where the part file will be made; with `clear`, removes it. Says whether

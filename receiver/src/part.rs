@@ -1,55 +1,36 @@
-//! Part files: the image under construction, and how it takes its name.
+//! One image under construction: in a part file, or on a block device in place.
 
-use std::ffi::OsString;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
-use blockio::{Engine, Image, SyncKind};
+use blockio::{Engine, Image};
 use proto::control::Failure;
-use proto::extents::RunSet;
 use proto::manifest::ImageEntry;
-use rustix::fs::{self, AtFlags, Mode, RenameFlags, XattrFlags};
-use rustix::io::Errno;
-use tokio::sync::Mutex;
 
-use crate::leftover;
-use crate::target::{Target, fd, hint};
-
-/// Space reserved ahead of the writes of dense data at once, bytes: the first time, and at most.
-const RESERVE: std::ops::Range<u64> = 8 << 20..1 << 30;
-/// Writes to the file wait while fallocate(2) runs, and it waits for those in flight, so few large
-/// pieces are best where it only notes extents (ext4 and xfs: 1 GiB in 3 ms), and small ones where
-/// it fills pages (tmpfs): a piece that took less than this is followed by one twice as large.
-const RESERVE_TIME: Duration = Duration::from_millis(5);
+use crate::device::{self, Device};
+use crate::file::PartFile;
+use crate::target::Target;
 
 /// One image under construction.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) image: Image,
-    pub(crate) target: Target,
     pub(crate) entry: ImageEntry,
-    name: OsString,
-    made: (u64, u64),
-    /// Space is reserved below this byte; changed under the lock of `ahead` alone.
-    reserved_to: AtomicU64,
-    /// The lock serialises reserving and punching.
-    ahead: Mutex<Ahead>,
-    pub(crate) notices: std::sync::Mutex<Vec<String>>,
+    path: PathBuf,
+    place: Place,
+    notices: Mutex<Vec<String>>,
 }
 
-/// What lies above the reserved space.
 #[derive(Debug)]
-struct Ahead {
-    /// What was cleared there: zeros overtake the data before them, as they take no time to
-    /// arrive, so they are known before the space around them is reserved.
-    cleared: RunSet,
-    /// Bytes to reserve next.
-    piece: u64,
+enum Place {
+    File(Box<PartFile>),
+    /// What was there is overwritten and stays where nothing is written.
+    Device,
 }
 
 impl Part {
-    /// Makes the part file: new, of full size, all hole, mode 0600, beside its final name so that
-    /// it gets the folder's label and attributes, and locked so that no other job takes it.
+    /// Makes the part file of a target.
     ///
     /// # Errors
     /// A sentence, exit code 3.
@@ -59,27 +40,49 @@ impl Part {
         images: &[ImageEntry],
         direct: bool,
     ) -> Result<Part, Failure> {
-        let refused = |e: blockio::Error| Failure::new(3, format!("{e}{}", hint(e.kind())));
-        let name = OsString::from(leftover::part_name(target));
-        let shown = target.folder_path.join(&name);
-        let mut notices = Vec::new();
-        if leftover::check(target, images, true)? {
-            notices.push(format!("an unfinished copy of {} was started over", target.path().display()));
+        let mut notices: Vec<String> =
+            device::sector_notice(entry, None, &target.path()).into_iter().collect();
+        let (file, image) = PartFile::create(target, entry, images, direct, &mut notices)?;
+        let place = Place::File(Box::new(file));
+        let (entry, notices) = (entry.clone(), Mutex::new(notices));
+        Ok(Part { image, entry, path: target.path(), place, notices })
+    }
+
+    /// A device that was claimed.
+    pub(crate) fn on(device: Device, entry: &ImageEntry) -> Part {
+        let Device { image, path, notices } = device;
+        let (entry, notices) = (entry.clone(), Mutex::new(notices));
+        Part { image, entry, path, place: Place::Device, notices }
+    }
+
+    /// Where the image will be.
+    pub(crate) fn path(&self) -> &PathBuf {
+        &self.path
+    }
+
+    /// The device that is written in place.
+    pub(crate) fn in_place(&self) -> Option<String> {
+        matches!(self.place, Place::Device).then(|| self.path.display().to_string())
+    }
+
+    /// Adds to what the user should know.
+    pub(crate) fn say(&self, notices: Vec<String>) {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner).extend(notices);
+    }
+
+    /// What the user should know since the last call, a sentence each.
+    pub(crate) fn take_notices(&self) -> Vec<String> {
+        let mut notices = std::mem::take(&mut *self.notices.lock().unwrap_or_else(PoisonError::into_inner));
+        // Support for O_DIRECT may turn out to be missing at the first write.
+        notices.extend(self.image.take_notices());
+        notices
+    }
+
+    /// Makes the segments of a chunk of `len` bytes of the image fit the place.
+    pub(crate) fn fit(&self, segments: &mut Vec<Range<usize>>, len: u32) {
+        if matches!(self.place, Place::Device) {
+            device::fit(segments, len as usize);
         }
-        let image = Image::create_at(fd(target), &name, &shown, entry.size, direct).map_err(refused)?;
-        leftover::mark(&image);
-        leftover::lock(&image)?;
-        let identity = image.identity().map_err(refused)?;
-        Ok(Part {
-            image,
-            target: target.clone(),
-            entry: entry.clone(),
-            name,
-            made: (identity.dev, identity.ino),
-            reserved_to: AtomicU64::new(0),
-            ahead: Mutex::new(Ahead { cleared: RunSet::default(), piece: RESERVE.start }),
-            notices: std::sync::Mutex::new(notices),
-        })
     }
 
     /// Reserves space for dense data that begins at `start` and is known to reach `end`.
@@ -87,128 +90,38 @@ impl Part {
     /// # Errors
     /// No space left.
     pub(crate) async fn reserve(&self, engine: &Engine, start: u64, end: u64) -> Result<(), blockio::Error> {
-        // Far enough ahead: nobody waits for a reservation that is not theirs.
-        let enough = |to: u64| to >= end.min(start.saturating_add(RESERVE.start / 2));
-        if enough(self.reserved_to.load(Ordering::Relaxed)) || end - start < RESERVE.start / 16 {
-            return Ok(());
+        match &self.place {
+            Place::File(file) => file.reserve(engine, &self.image, start, end).await,
+            Place::Device => Ok(()),
         }
-        let mut ahead = self.ahead.lock().await;
-        let before = self.reserved_to.load(Ordering::Relaxed);
-        if enough(before) {
-            return Ok(());
-        }
-        let started = Instant::now();
-        let mut from = start.max(before);
-        let to = end.min(from + ahead.piece);
-        self.reserved_to.store(to, Ordering::Relaxed);
-        for zeros in ahead.cleared.take_below(to) {
-            if from < zeros.start {
-                engine.allocate(&self.image, from..zeros.start).await?;
-            }
-            from = from.max(zeros.end);
-        }
-        if from < to {
-            engine.allocate(&self.image, from..to).await?;
-        }
-        let piece = if started.elapsed() < RESERVE_TIME { ahead.piece * 2 } else { ahead.piece / 2 };
-        ahead.piece = piece.clamp(RESERVE.start, RESERVE.end);
-        Ok(())
     }
 
-    /// Makes a range read as zero and take no space. The file began as one hole, so only what was
-    /// reserved in the meantime needs work.
+    /// Makes a range read as zero.
     ///
     /// # Errors
-    /// What the file system says.
+    /// What the file system or the device says.
     pub(crate) async fn clear(&self, engine: &Engine, start: u64, end: u64) -> Result<(), blockio::Error> {
-        let mut ahead = self.ahead.lock().await;
-        let to = self.reserved_to.load(Ordering::Relaxed);
-        let later = start.max(to)..end;
-        if !later.is_empty() {
-            ahead.cleared.insert_new(later);
+        match &self.place {
+            Place::File(file) => file.clear(engine, &self.image, start, end).await,
+            Place::Device => engine.zero(&self.image, start..end).await,
         }
-        let end = end.min(to);
-        if start < end { engine.zero(&self.image, start..end).await } else { Ok(()) }
     }
 
-    /// Gives the image its exact size, owner, mode, attributes and name, durably.
+    /// Makes a complete image durable, and gives a file its name and attributes.
     ///
     /// # Errors
-    /// A sentence, exit code 1. The part file is still there.
+    /// A sentence, exit code 1.
     pub(crate) async fn commit(&self, engine: &Engine) -> Result<(), Failure> {
-        let failed = |e: blockio::Error| Failure::new(1, e.to_string());
-        if self.image.identity().map_err(failed)?.size != self.entry.size {
-            // The last write was padded to the alignment.
-            self.image.set_len(self.entry.size).map_err(failed)?;
+        match &self.place {
+            Place::File(file) => file.commit(engine, self).await,
+            Place::Device => device::commit(engine, &self.image).await,
         }
-        self.dress();
-        engine.sync(&self.image, SyncKind::All).await.map_err(failed)?;
-        let path = self.target.path();
-        let name = self.target.name.as_str();
-        let folder = fd(&self.target);
-        let renamed = if self.target.replaces {
-            fs::renameat(folder, &self.name, folder, name)
-        } else {
-            match fs::renameat_with(folder, &self.name, folder, name, RenameFlags::NOREPLACE) {
-                // Not every file system knows the flag; a link fails on a taken name just as well.
-                Err(Errno::INVAL | Errno::NOSYS) => {
-                    fs::linkat(folder, &self.name, folder, name, AtFlags::empty())
-                        .and_then(|()| fs::unlinkat(folder, &self.name, AtFlags::empty()))
-                }
-                other => other,
-            }
-        };
-        renamed.map_err(|e| {
-            let why = if e == Errno::EXIST { "it appeared during the copy".into() } else { e.to_string() };
-            Failure::new(1, format!("cannot give the copy its name {}: {why}", path.display()))
-        })?;
-        fs::fsync(folder).map_err(|e| {
-            Failure::new(1, format!("cannot sync folder {}: {e}", self.target.folder_path.display()))
-        })
     }
 
-    /// Owner, attributes, mode: in this order, since a change of owner resets mode bits, and never
-    /// wider than the source at any moment. What is not possible becomes a notice.
-    fn dress(&self) {
-        let file = self.image.file();
-        let path = self.target.path();
-        let mut notices = Vec::new();
-        if let Ok(now) = self.image.identity()
-            && (now.uid, now.gid) != (self.entry.uid, self.entry.gid)
-        {
-            let owner = Some(fs::Uid::from_raw(self.entry.uid));
-            let group = Some(fs::Gid::from_raw(self.entry.gid));
-            if fs::fchown(file, owner, group).is_err() {
-                let group_kept = fs::fchown(file, None, group).is_ok();
-                let (uid, gid) = (self.entry.uid, self.entry.gid);
-                notices.push(format!(
-                    "{} could not be given {}: it belongs to the receiving user; run the receiver as root, or chown it",
-                    path.display(),
-                    if group_kept { format!("owner {uid}") } else { format!("owner {uid}:{gid}") }
-                ));
-            }
-        }
-        for (name, value) in &self.entry.xattrs {
-            if let Err(e) = fs::fsetxattr(file, name.as_str(), value, XattrFlags::empty()) {
-                notices.push(format!("{}: attribute {name} could not be kept: {e}", path.display()));
-            }
-        }
-        leftover::unmark(&self.image);
-        let mode = Mode::from_raw_mode(self.entry.mode & 0o777);
-        if let Err(e) = fs::fchmod(file, mode) {
-            notices.push(format!("{}: mode {:o} could not be set: {e}", path.display(), self.entry.mode));
-        }
-        self.notices.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(notices);
-    }
-
-    /// Removes the part file, if the name still means the file that this run made.
+    /// What was wrong is not kept, where that is possible.
     pub(crate) fn remove(&self) {
-        let folder = fd(&self.target);
-        let same = fs::statat(folder, &self.name, AtFlags::SYMLINK_NOFOLLOW)
-            .is_ok_and(|s| (s.st_dev, s.st_ino) == self.made);
-        if same {
-            // A part file that cannot be removed does not block the next attempt.
-            let _ = fs::unlinkat(folder, &self.name, AtFlags::empty());
+        if let Place::File(file) = &self.place {
+            file.remove();
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Where images go: the destination as typed → a folder and a name each, checked before anything
-//! changes.
+//! Where images go: the destination as typed → a folder and a name each, or a block device, checked
+//! before anything changes.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -13,12 +13,22 @@ use proto::manifest::{ImageEntry, check_name};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::device::{self, Device};
 use crate::leftover;
 
 /// Refused before anything changed.
 const REFUSED: u8 = 3;
 
-/// One destination.
+/// Where the images of a job go.
+#[derive(Debug)]
+pub(crate) enum Destination {
+    /// A file each.
+    Files(Vec<Target>),
+    /// The one image, onto a device.
+    Device(Device),
+}
+
+/// A file to make.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) folder: Arc<OwnedFd>,
@@ -45,16 +55,25 @@ pub(crate) fn hint(kind: std::io::ErrorKind) -> &'static str {
     }
 }
 
-fn refuse<T>(reason: String) -> Result<T, Failure> {
+pub(crate) fn refuse<T>(reason: String) -> Result<T, Failure> {
     Err(Failure::new(REFUSED, reason))
 }
 
-/// One target per image.
+/// One target per image, or the device that the path names.
 ///
 /// # Errors
 /// A sentence, exit code 3: folder missing, name taken, target in use, too little room.
-pub(crate) fn resolve(open: &Open) -> Result<Vec<Target>, Failure> {
+pub(crate) fn resolve(open: &Open, direct: bool) -> Result<Destination, Failure> {
     let typed = expand_home(&open.path)?;
+    match &open.images[..] {
+        [image] if device::is_device(&typed) => {
+            device::claim(&typed, image, open.force, direct).map(Destination::Device)
+        }
+        _ => files(open, typed).map(Destination::Files),
+    }
+}
+
+fn files(open: &Open, typed: PathBuf) -> Result<Vec<Target>, Failure> {
     let is_folder = typed.is_dir();
     let ends_as_folder = open.path.ends_with('/') || open.path.is_empty();
     if (open.images.len() > 1 || ends_as_folder) && !is_folder {
@@ -97,7 +116,7 @@ pub(crate) fn resolve(open: &Open) -> Result<Vec<Target>, Failure> {
         leftover::check(&target, &open.images, false)?;
         targets.push(target);
     }
-    room(&folder, &folder_path, &open.images)?;
+    room(&folder, &folder_path, &open.images, open.force)?;
     Ok(targets)
 }
 
@@ -130,7 +149,7 @@ fn standing(target: &Target, images: &[ImageEntry], force: bool) -> Result<bool,
             ));
         }
         FileType::BlockDevice => {
-            return refuse(format!("{shown} is a block device: this version writes to files only"));
+            return refuse(format!("{shown} is a block device: to overwrite it, name it itself"));
         }
         _ => return refuse(format!("{shown} is not a regular file: give another name")),
     }
@@ -157,17 +176,20 @@ pub(crate) fn fd(target: &Target) -> std::os::fd::BorrowedFd<'_> {
     std::os::fd::AsFd::as_fd(&*target.folder)
 }
 
-/// Room for all images together: what is replaced stays until its copy is complete.
-fn room(folder: &OwnedFd, path: &Path, images: &[ImageEntry]) -> Result<(), Failure> {
+/// Room for all images together: what is replaced stays until its copy is complete. How much of a
+/// device is zero, and takes none, turns out on the way only; `force` lets it try.
+fn room(folder: &OwnedFd, path: &Path, images: &[ImageEntry], force: bool) -> Result<(), Failure> {
     let space = match fs::fstatvfs(folder) {
         Ok(space) => space,
         Err(e) => return refuse(format!("cannot ask {} for its free space: {e}", path.display())),
     };
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     let need: u64 = images.iter().map(|i| i.allocated.min(i.size)).fold(0, u64::saturating_add);
-    if need > free {
+    let device = images.iter().any(|i| i.sector.is_some());
+    if need > free && !(device && force) {
+        let hint = if device { ", fewer where the device is zero (--force tries)" } else { "" };
         return refuse(format!(
-            "not enough room in {} on the destination: {need} bytes are needed, {free} are free",
+            "not enough room in {} on the destination: {need} bytes are needed{hint}, {free} are free",
             path.display()
         ));
     }
@@ -183,6 +205,7 @@ mod tests {
         let entry = |name: &&str| ImageEntry {
             name: (*name).into(),
             size: 4096,
+            sector: None,
             allocated: 4096,
             mode: 0o600,
             uid: 0,
@@ -200,6 +223,13 @@ mod tests {
             dry_run: false,
             sync_window: None,
             images: names.iter().map(entry).collect(),
+        }
+    }
+
+    fn resolve(open: &Open) -> Result<Vec<Target>, Failure> {
+        match super::resolve(open, false)? {
+            Destination::Files(targets) => Ok(targets),
+            Destination::Device(device) => panic!("{device:?}"),
         }
     }
 

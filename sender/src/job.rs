@@ -89,6 +89,9 @@ pub enum Event {
         /// Where control is connected.
         peer: SocketAddr,
     },
+    /// From now on this block device at the destination is overwritten: when the job fails it holds
+    /// an incomplete copy.
+    Overwriting(String),
     /// An image is in place.
     Committed {
         /// Its name.
@@ -199,6 +202,7 @@ pub async fn run(
             parts.spawn(async move { Part::Lane(id, dispatch::run(id, lane, chunk, queue, shared).await) });
         }
         drop(take);
+        accept.in_place.into_iter().for_each(|device| events(Event::Overwriting(device)));
         let reader = Reader {
             sources: sources.clone(),
             chunk: o.chunk,

@@ -38,10 +38,16 @@ impl Source {
                 Some(format!("{} is in use: {} may be writing it", path.display(), users.join(", ")))
             }
         };
+        let device = image.sectors();
         match in_use {
             Some(reason) if force => notices.push(format!("{reason}; the copy may be torn (--force)")),
             Some(reason) => {
-                let hint = "stop the VM first, or copy a torn image with --force";
+                let hint = match device {
+                    None => "stop the VM first, or copy a torn image with --force",
+                    Some(_) => {
+                        "what is written during the copy makes it torn, parts of it old and parts new; stop the VM or unmount it first, or copy it as it is with --force"
+                    }
+                };
                 return Err(Failure::new(REFUSED, format!("{reason}: {hint}")));
             }
             None => {}
@@ -53,11 +59,13 @@ impl Source {
         let entry = ImageEntry {
             name: name.to_owned(),
             size: image.size(),
+            sector: device.map(|sectors| sectors.logical),
             allocated: image.allocated().map_err(refused)?,
-            mode: identity.mode & 0o7777,
+            // Who may use a device says nothing about a file.
+            mode: if device.is_some() { 0o600 } else { identity.mode & 0o7777 },
             uid: identity.uid,
             gid: identity.gid,
-            xattrs: xattrs(&image, &mut notices),
+            xattrs: if device.is_some() { Vec::new() } else { xattrs(&image, &mut notices) },
             identity: SourceIdentity {
                 dev: identity.dev,
                 ino: identity.ino,
@@ -89,7 +97,11 @@ impl Source {
         let then = &self.entry.identity;
         let what = if now.size != self.entry.size {
             format!("its size went from {} to {} bytes", self.entry.size, now.size)
-        } else if (now.mtime_ns, now.ctime_ns) != (then.mtime_ns, then.ctime_ns) {
+        } else if now.mtime_ns != then.mtime_ns
+            // Of a device the kernel moves the time of change with every write, and udev with every
+            // look at it.
+            || (self.entry.sector.is_none() && now.ctime_ns != then.ctime_ns)
+        {
             "its time stamps moved".to_owned()
         } else {
             return Ok(());

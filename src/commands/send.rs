@@ -74,7 +74,9 @@ async fn drive(job: Job, total: u64, args: &Send, report: &Report) -> Result<Sum
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(args, total, meter.clone());
     let in_place = RefCell::new(Vec::new());
+    let device = RefCell::new(None);
     let tell = |event: Event| match event {
+        Event::Overwriting(path) => *device.borrow_mut() = Some(path),
         Event::Started { notices, peer } => {
             progress.aside(|| report.started(&notices, peer));
             progress.begin();
@@ -87,11 +89,29 @@ async fn drive(job: Job, total: u64, args: &Send, report: &Report) -> Result<Sum
     let work = sender::run(job, meter, tell, stop::requested(INTERRUPTED, true));
     let result = progress::beside(&progress, report, work).await;
     progress.finish();
-    result.map_err(|failure| match in_place.into_inner() {
+    let host = &args.to.host;
+    result.map_err(|failure| match (device.into_inner(), failure.exit) {
+        (Some(device), exit::INTERRUPTED) => {
+            let reason = format!(
+                "interrupted; {host}:{device} holds an incomplete copy now: run the same command again"
+            );
+            Failure { reason, ..failure }
+        }
+        (Some(device), _) => {
+            let reason = format!("{}; {host}:{device} holds an incomplete copy now", failure.reason);
+            Failure { reason, ..failure }
+        }
+        (None, _) => with_what_is_done(failure, in_place.into_inner()),
+    })
+}
+
+/// An interrupted job says which images are in place already.
+fn with_what_is_done(failure: Failure, in_place: Vec<String>) -> Failure {
+    match in_place {
         names if failure.exit == exit::INTERRUPTED && !names.is_empty() => {
             let (names, rest) = (names.join(", "), "the rest is not: send that again");
             Failure { reason: format!("interrupted; {names} is in place, {rest}"), ..failure }
         }
         _ => failure,
-    })
+    }
 }
