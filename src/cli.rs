@@ -48,8 +48,8 @@ impl Cli {
 #[derive(Args, Debug)]
 #[command(override_usage = "vmferry send [OPTIONS] <IMAGE>... <HOST:PATH>")]
 pub struct Send {
-    /// Images (raw or qcow2 files; copied byte for byte), then where to: HOST:FILE, or HOST:FOLDER
-    /// (several images need a folder)
+    /// Images (raw or qcow2 files, block devices; copied byte for byte), then where to: HOST:FILE,
+    /// HOST:FOLDER (several images need a folder), or HOST:DEVICE
     // One list for both: clap cannot tell the last positional from the ones before it when an
     // option stands in between.
     #[arg(required = true, value_name = "IMAGE... HOST:PATH")]
@@ -77,7 +77,8 @@ pub struct Send {
     #[arg(long, value_name = "COMMAND", default_value = "vmferry")]
     pub remote_path: String,
 
-    /// Replace existing destination files; also send an image that something may be writing
+    /// Replace existing destination files, overwrite a device; also send an image that something may
+    /// be writing
     #[arg(long)]
     pub force: bool,
     /// Check everything on both hosts, change nothing

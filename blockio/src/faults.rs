@@ -129,6 +129,32 @@ fn zeros_without_fallocate() {
     }
 }
 
+/// As a device is zeroed: by the kernel in whole blocks, by hand at both ends, and by hand alone.
+#[test]
+fn zeros_as_on_a_device() {
+    let pool = Pool::new(1, 4096).unwrap();
+    let sectors = Some(crate::Sectors { logical: 4096, physical: 4096 });
+    for engine in engines(&pool) {
+        for refused in [false, true] {
+            for range in [0..3 << 20, 3000..(2 << 20) + 77, 4096..8192, 5000..5100, 4000..4200, 0..1] {
+                let mut file = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+                let mut model = vec![5; (2 << 20) + 512];
+                file.write_all(&model).unwrap();
+                let fd = open(file.path().to_str().unwrap());
+                let size = model.len() as u64;
+                let image = Image::with_sectors(file.path(), fd, None, 4096, size, sectors);
+                if refused {
+                    image.lacks(Feature::ZeroRange);
+                }
+                block_on(engine.zero(&image, range.clone())).unwrap();
+                let end = model.len().min(range.end as usize);
+                model[range.start as usize..end].fill(0);
+                assert!(std::fs::read(file.path()).unwrap() == model, "{range:?}, refused: {refused}");
+            }
+        }
+    }
+}
+
 /// In a batch some fail and the others go on; then the same buffers and ring serve another file.
 #[test]
 fn failures_in_a_batch_stay_with_their_own() {

@@ -208,7 +208,7 @@ impl Image {
         Image::with_sectors(path, buffered, direct, align, size, None)
     }
 
-    fn with_sectors(
+    pub(crate) fn with_sectors(
         path: &Path,
         buffered: OwnedFd,
         direct: Option<OwnedFd>,

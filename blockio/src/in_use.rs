@@ -94,7 +94,7 @@ fn overlapping(number: u64) -> Vec<Device> {
     } else if let Ok(inside) = fs::read_dir(&device.folder) {
         let folders = inside.flatten().map(|entry| entry.path());
         related.extend(folders.filter(|f| f.join("partition").exists()).filter_map(Device::at));
-        related.sort_by(|a, b| a.number.cmp(&b.number));
+        related.sort_by_key(|device| device.number);
     }
     std::iter::once(device).chain(related).collect()
 }
@@ -215,7 +215,9 @@ mod tests {
         for (node, name) in [("dm-3", Some("vg-root\n")), ("md0", None)] {
             let holder = folder.path().join("holders").join(node);
             fs::create_dir_all(holder.join("dm")).unwrap();
-            name.map(|name| fs::write(holder.join("dm/name"), name).unwrap());
+            if let Some(name) = name {
+                fs::write(holder.join("dm/name"), name).unwrap();
+            }
         }
         let device = Device { number: 0, folder: folder.path().to_owned(), other: Some("sda2".into()) };
         assert_eq!(

@@ -127,26 +127,27 @@ pub(crate) async fn commit(engine: &Engine, image: &Image) -> Result<(), Failure
 mod tests {
     use super::*;
 
-    const MIB: usize = 1 << 20;
-
-    fn fitted(mut segments: Vec<Range<usize>>, len: usize) -> Vec<Range<usize>> {
+    /// Starts and ends, before and after.
+    fn fitted(segments: &[(usize, usize)], len: usize) -> Vec<(usize, usize)> {
+        let mut segments = segments.iter().map(|(start, end)| *start..*end).collect();
         fit(&mut segments, len);
-        segments
+        segments.iter().map(|s| (s.start, s.end)).collect()
     }
 
     #[test]
     fn nothing_is_written_past_the_image() {
-        assert_eq!(fitted(vec![0..4096], 513), [0..513]);
-        assert_eq!(fitted(vec![0..65536, 131_072..196_608], 190_000), [0..65536, 131_072..190_000]);
+        assert_eq!(fitted(&[(0, 4096)], 513), [(0, 513)]);
+        assert_eq!(fitted(&[(0, 65536), (131_072, 196_608)], 190_000), [(0, 65536), (131_072, 190_000)]);
     }
 
     #[test]
     fn short_gaps_are_written_long_ones_left_to_the_caller() {
-        assert_eq!(fitted(vec![4096..8192, 12288..16384], 20000), [0..20000]);
-        assert_eq!(fitted(vec![BRIDGE..2 * BRIDGE], MIB), [BRIDGE..2 * BRIDGE]);
+        assert_eq!(fitted(&[(4096, 8192), (12288, 16384)], 20000), [(0, 20000)]);
+        assert_eq!(fitted(&[(BRIDGE, 2 * BRIDGE)], 1 << 20), [(BRIDGE, 2 * BRIDGE)]);
         let far = 10 * BRIDGE;
-        assert_eq!(fitted(vec![4096..8192, far..far + 4096], far + 8192), [0..8192, far..far + 8192]);
-        assert_eq!(fitted(vec![], MIB), []);
-        assert_eq!(fitted(vec![], 100), [0..100]);
+        let both = [(0, 8192), (far, far + 8192)];
+        assert_eq!(fitted(&[(4096, 8192), (far, far + 4096)], far + 8192), both);
+        assert_eq!(fitted(&[], 1 << 20), []);
+        assert_eq!(fitted(&[], 100), [(0, 100)]);
     }
 }
