@@ -150,6 +150,17 @@ pub struct Receive {
 pub enum Transport {
     /// TLS 1.3 over TCP, keys pinned on both sides
     Tls,
+    /// TCP, every frame authenticated, but readable on the way: for a trusted cable
+    Tcp,
+}
+
+impl From<Transport> for proto::control::Transport {
+    fn from(transport: Transport) -> Self {
+        match transport {
+            Transport::Tls => Self::Tls,
+            Transport::Tcp => Self::Tcp,
+        }
+    }
 }
 
 /// Whole-image digests.

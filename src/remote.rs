@@ -46,6 +46,7 @@ pub fn start(args: &Send) -> Result<Receiver, Failure> {
     let request = Bootstrap {
         fingerprint: identity.fingerprint().0,
         secret: secret.clone(),
+        transport: args.transport.into(),
         ports: args.port,
         engine: args.engine.to_string(),
         direct: !args.no_direct,
@@ -64,6 +65,7 @@ pub fn start(args: &Send) -> Result<Receiver, Failure> {
         if via.is_empty() { candidates(args.to.machine(), &announced, port) } else { via.clone() };
     let dialer = Dialer {
         config: tls::client(&identity, Fingerprint(fingerprint)).map_err(crypto)?,
+        transport: args.transport.into(),
         secret,
         session,
         epoch: 1,

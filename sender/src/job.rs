@@ -8,7 +8,7 @@ use std::time::Duration;
 use blockio::{Engine, EngineChoice, Pool};
 use lanes::dial::Dialer;
 use lanes::{Lane, message};
-use proto::control::{Accept, Failure, LaneId, Open, ToReceiver, ToSender};
+use proto::control::{Accept, Failure, LaneId, Open, ToReceiver, ToSender, Transport};
 use proto::digest::Digests;
 use proto::geometry::ChunkSize;
 use proto::session::SenderSession;
@@ -156,6 +156,12 @@ pub async fn run(
     let accept = open(&mut control, &job).await?;
 
     let mut notices: Vec<String> = job.sources.iter().flat_map(|s| s.notices().to_vec()).collect();
+    if job.dialer.transport == Transport::Tcp {
+        notices.push(
+            "the data travels unencrypted (--transport tcp): whoever has access to the network can read it"
+                .into(),
+        );
+    }
     notices.extend(engine.notices());
     notices.extend(said_by(&job.host, accept.notices));
     events(Event::Started { notices, peer });
