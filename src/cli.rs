@@ -1,7 +1,6 @@
 //! The command line. Words are parsed here and nowhere else.
 
 use std::ffi::OsString;
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use blockio::EngineChoice;
@@ -64,9 +63,19 @@ pub struct Send {
     /// How the data connections are protected
     #[arg(long, value_enum, default_value_t = Transport::Tls)]
     pub transport: Transport,
-    /// Address of the destination for the data connections (instead of the one found through ssh)
+    /// Send no faster than this, all connections together: 800Mb/s, 2.5Gb/s, 100MiB/s
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub limit: Option<u64>,
+    /// Address or name of the destination for all connections (instead of the one found through
+    /// ssh), for example that of another cable; several: data connections take them in turn
     #[arg(long, value_name = "ADDR")]
-    pub via: Vec<IpAddr>,
+    pub via: Vec<String>,
+    /// Use IPv4 only
+    #[arg(short = '4', long, conflicts_with = "ipv6")]
+    pub ipv4: bool,
+    /// Use IPv6 only
+    #[arg(short = '6', long)]
+    pub ipv6: bool,
     /// TCP port, or range of ports, that the receiver listens on
     #[arg(long, value_name = "N[-M]", value_parser = port_range)]
     pub port: Option<(u16, u16)>,
@@ -191,6 +200,30 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Bits per second.
+fn rate(text: &str) -> Result<u64, String> {
+    let wrong = || format!("'{text}' is not a rate: write 800Mb/s, 2.5Gb/s, 100MB/s or 100MiB/s");
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let scale = match text[digits.len()..].trim_start() {
+        "kb/s" | "kbit" | "kbit/s" => 1e3,
+        "Mb/s" | "Mbit" | "Mbit/s" | "mbit" => 1e6,
+        "Gb/s" | "Gbit" | "Gbit/s" | "gbit" => 1e9,
+        "kB/s" => 8e3,
+        "MB/s" => 8e6,
+        "GB/s" => 8e9,
+        "KiB/s" => 8.0 * 1024.0,
+        "MiB/s" => 8.0 * 1_048_576.0,
+        "GiB/s" => 8.0 * 1_073_741_824.0,
+        _ => return Err(wrong()),
+    };
+    let number: f64 = digits.parse().map_err(|_| wrong())?;
+    // From modem speed to more than any cable has.
+    match number * scale {
+        bits if (8e3..=1e13).contains(&bits) => Ok(bits as u64),
+        _ => Err(wrong()),
+    }
+}
+
 fn seconds(text: &str) -> Result<std::time::Duration, String> {
     match text.parse::<f64>() {
         Ok(s) if (0.1..=86_400.0).contains(&s) => Ok(std::time::Duration::from_secs_f64(s)),
@@ -221,6 +254,14 @@ mod tests {
         assert_eq!(size("1024"), Ok(1024));
         for bad in ["", "0", "G", "1.5G", "-1", "99999999T", "5X"] {
             assert!(size(bad).is_err(), "{bad}");
+        }
+        for (text, bits) in
+            [("800Mb/s", 800_000_000), ("2.5Gb/s", 2_500_000_000), ("1MB/s", 8_000_000), ("1 MiB/s", 8 << 20)]
+        {
+            assert_eq!(rate(text), Ok(bits));
+        }
+        for bad in ["", "0Mb/s", "100", "-1Mb/s", "5M", "1e9Gb/s", "NaNMb/s"] {
+            assert!(rate(bad).is_err(), "{bad}");
         }
         assert_eq!(port_range("7000-7010"), Ok((7000, 7010)));
         for bad in ["0", "70000", "9-8", "a", "1-"] {

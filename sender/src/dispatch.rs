@@ -30,6 +30,11 @@ pub(crate) async fn run(
         let waiting = Instant::now();
         let Ok(ready) = queue.recv().await else { break };
         meter.starved.since(waiting);
+        if let (Some(limit), Ready::Data { unit, .. }) = (&shared.limit, &ready) {
+            let waiting = Instant::now();
+            limit.pass(u64::from(unit.bytes) + header.len() as u64).await;
+            meter.limited.since(waiting);
+        }
 
         let (unit, body, buffer) = match ready {
             Ready::Zero { unit } => (unit, Body::Zero { chunk: unit.chunk, count: unit.count }, None),

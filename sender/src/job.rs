@@ -19,6 +19,7 @@ use tokio::time::{sleep, timeout};
 use crate::control::{self, Committed, Ended};
 use crate::digest::Digester;
 use crate::dispatch;
+use crate::limit::Limit;
 use crate::meter::{Bottleneck, Meter, Snapshot};
 use crate::read::{DEPTH, Reader};
 use crate::source::Source;
@@ -49,6 +50,8 @@ pub struct Options {
     pub dry_run: bool,
     /// Bytes that may be written at the destination and not yet durable; `None`: it decides.
     pub sync_window: Option<u64>,
+    /// All lanes together send no faster than this, bit/s.
+    pub limit: Option<u64>,
     /// A receiver silent for so long is dead.
     pub dead_after: Duration,
 }
@@ -117,6 +120,7 @@ pub struct Summary {
 #[derive(Debug)]
 pub(crate) struct Shared {
     session: Mutex<SenderSession>,
+    pub(crate) limit: Option<Limit>,
     pub(crate) meter: Arc<Meter>,
     /// Something was acknowledged or planned to its end.
     pub(crate) progressed: Notify,
@@ -180,6 +184,7 @@ pub async fn run(
     let sizes: Vec<u64> = job.sources.iter().map(|s| s.entry().size).collect();
     let shared = Arc::new(Shared {
         session: Mutex::new(SenderSession::new(job.dialer.epoch, sizes.len())),
+        limit: o.limit.map(Limit::new),
         meter: meter.clone(),
         progressed: Notify::new(),
     });

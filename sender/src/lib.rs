@@ -19,6 +19,7 @@ mod control;
 mod digest;
 mod dispatch;
 pub mod job;
+mod limit;
 pub mod meter;
 mod plan;
 mod read;

@@ -46,6 +46,7 @@ fn send(args: &Send, report: &Report) -> Result<(), Failure> {
         force: args.force,
         dry_run: args.dry_run,
         sync_window: args.sync_window,
+        limit: args.limit,
         dead_after: Duration::from_secs(u64::from(args.peer_timeout)),
     };
     let disk = Disk::start(&options)?;
