@@ -89,6 +89,10 @@ pub struct Send {
     /// Replace existing destination files; also send an image that something may be writing
     #[arg(long)]
     pub force: bool,
+    /// auto refuses a qcow2 that is only a part of an image (overlay, external data file); raw never
+    /// looks inside. Either way the file is copied byte for byte
+    #[arg(long, value_enum, default_value_t = Format::Auto)]
+    pub format: Format,
     /// Check everything on both hosts, change nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -170,6 +174,15 @@ impl From<Transport> for proto::control::Transport {
             Transport::Tcp => Self::Tcp,
         }
     }
+}
+
+/// What the images are.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// Whatever their headers say
+    Auto,
+    /// Plain bytes, whatever they look like
+    Raw,
 }
 
 /// Whole-image digests.

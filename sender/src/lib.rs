@@ -22,6 +22,7 @@ pub mod job;
 mod limit;
 pub mod meter;
 mod plan;
+pub mod qcow2;
 mod read;
 mod scan;
 pub mod source;
