@@ -1,6 +1,6 @@
-# The doors: make deps | demo | test | check | bench | install
+# The doors: make deps | demo | test | fuzz | check | bench | install
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test check bench install
+.PHONY: help deps build demo test fuzz check bench install
 
 PREFIX ?= /usr/local
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -31,8 +31,12 @@ test: deps       ## every test (root: also namespaces, loop disks, FUSE)
 	then cargo nextest run --locked --workspace; \
 	else cargo test --locked --workspace --no-fail-fast; fi
 
+fuzz: deps       ## every parser of what a peer says, SECONDS_EACH (60) seconds each
+	fuzz/run
+
 check:           ## what must be clean before a push
 	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
 	cargo deny check bans licenses sources

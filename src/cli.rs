@@ -1,7 +1,6 @@
 //! The command line. Words are parsed here and nowhere else.
 
 use std::ffi::OsString;
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use blockio::EngineChoice;
@@ -64,9 +63,19 @@ pub struct Send {
     /// How the data connections are protected
     #[arg(long, value_enum, default_value_t = Transport::Tls)]
     pub transport: Transport,
-    /// Address of the destination for the data connections (instead of the one found through ssh)
+    /// Send no faster than this, all connections together: 800Mb/s, 2.5Gb/s, 100MiB/s
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub limit: Option<u64>,
+    /// Address or name of the destination for all connections (instead of the one found through
+    /// ssh), for example that of another cable; several: data connections take them in turn
     #[arg(long, value_name = "ADDR")]
-    pub via: Vec<IpAddr>,
+    pub via: Vec<String>,
+    /// Use IPv4 only
+    #[arg(short = '4', long, conflicts_with = "ipv6")]
+    pub ipv4: bool,
+    /// Use IPv6 only
+    #[arg(short = '6', long)]
+    pub ipv6: bool,
     /// TCP port, or range of ports, that the receiver listens on
     #[arg(long, value_name = "N[-M]", value_parser = port_range)]
     pub port: Option<(u16, u16)>,
@@ -81,6 +90,10 @@ pub struct Send {
     /// be writing
     #[arg(long)]
     pub force: bool,
+    /// auto refuses a qcow2 that is only a part of an image (overlay, external data file); raw never
+    /// looks inside. Either way the file is copied byte for byte
+    #[arg(long, value_enum, default_value_t = Format::Auto)]
+    pub format: Format,
     /// Check everything on both hosts, change nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -151,6 +164,26 @@ pub struct Receive {
 pub enum Transport {
     /// TLS 1.3 over TCP, keys pinned on both sides
     Tls,
+    /// TCP, every frame authenticated, but readable on the way: for a trusted cable
+    Tcp,
+}
+
+impl From<Transport> for proto::control::Transport {
+    fn from(transport: Transport) -> Self {
+        match transport {
+            Transport::Tls => Self::Tls,
+            Transport::Tcp => Self::Tcp,
+        }
+    }
+}
+
+/// What the images are.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// Whatever their headers say
+    Auto,
+    /// Plain bytes, whatever they look like
+    Raw,
 }
 
 /// Whole-image digests.
@@ -178,6 +211,30 @@ pub fn size(text: &str) -> Result<u64, String> {
     match number.checked_mul(1 << scale) {
         Some(0) | None => Err(wrong()),
         Some(bytes) => Ok(bytes),
+    }
+}
+
+/// Bits per second.
+fn rate(text: &str) -> Result<u64, String> {
+    let wrong = || format!("'{text}' is not a rate: write 800Mb/s, 2.5Gb/s, 100MB/s or 100MiB/s");
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let scale = match text[digits.len()..].trim_start() {
+        "kb/s" | "kbit" | "kbit/s" => 1e3,
+        "Mb/s" | "Mbit" | "Mbit/s" | "mbit" => 1e6,
+        "Gb/s" | "Gbit" | "Gbit/s" | "gbit" => 1e9,
+        "kB/s" => 8e3,
+        "MB/s" => 8e6,
+        "GB/s" => 8e9,
+        "KiB/s" => 8.0 * 1024.0,
+        "MiB/s" => 8.0 * 1_048_576.0,
+        "GiB/s" => 8.0 * 1_073_741_824.0,
+        _ => return Err(wrong()),
+    };
+    let number: f64 = digits.parse().map_err(|_| wrong())?;
+    // From modem speed to more than any cable has.
+    match number * scale {
+        bits if (8e3..=1e13).contains(&bits) => Ok(bits as u64),
+        _ => Err(wrong()),
     }
 }
 
@@ -211,6 +268,14 @@ mod tests {
         assert_eq!(size("1024"), Ok(1024));
         for bad in ["", "0", "G", "1.5G", "-1", "99999999T", "5X"] {
             assert!(size(bad).is_err(), "{bad}");
+        }
+        for (text, bits) in
+            [("800Mb/s", 800_000_000), ("2.5Gb/s", 2_500_000_000), ("1MB/s", 8_000_000), ("1 MiB/s", 8 << 20)]
+        {
+            assert_eq!(rate(text), Ok(bits));
+        }
+        for bad in ["", "0Mb/s", "100", "-1Mb/s", "5M", "1e9Gb/s", "NaNMb/s"] {
+            assert!(rate(bad).is_err(), "{bad}");
         }
         assert_eq!(port_range("7000-7010"), Ok((7000, 7010)));
         for bad in ["0", "70000", "9-8", "a", "1-"] {

@@ -46,12 +46,15 @@ pub fn start(args: &Send) -> Result<Receiver, Failure> {
     let request = Bootstrap {
         fingerprint: identity.fingerprint().0,
         secret: secret.clone(),
+        transport: args.transport.into(),
         ports: args.port,
         engine: args.engine.to_string(),
         direct: !args.no_direct,
         memory: args.memory.unwrap_or(0),
         dead_after_ms: args.peer_timeout * 1000,
     };
+    // Before anything is started over there.
+    let mut via = via(args)?;
     let reply = ask(args, &request)?;
     let (fingerprint, session, port, announced) = match reply {
         BootstrapReply::Ready { fingerprint, session, port, addresses } => {
@@ -59,11 +62,16 @@ pub fn start(args: &Send) -> Result<Receiver, Failure> {
         }
         BootstrapReply::Fail(failure) => return Err(failure),
     };
-    let via: Vec<SocketAddr> = args.via.iter().map(|a| SocketAddr::new(*a, port)).collect();
-    let addresses =
+    via.iter_mut().for_each(|a| a.set_port(port));
+    let mut addresses =
         if via.is_empty() { candidates(args.to.machine(), &announced, port) } else { via.clone() };
+    addresses.retain(|a| wanted(args, a));
+    if addresses.is_empty() {
+        return Err(no_address(args.to.machine(), family(args)));
+    }
     let dialer = Dialer {
         config: tls::client(&identity, Fingerprint(fingerprint)).map_err(crypto)?,
+        transport: args.transport.into(),
         secret,
         session,
         epoch: 1,
@@ -74,19 +82,62 @@ pub fn start(args: &Send) -> Result<Receiver, Failure> {
     Ok(Receiver { dialer, addresses, via })
 }
 
+/// Where `--via` leads; the port is not known yet.
+fn via(args: &Send) -> Result<Vec<SocketAddr>, Failure> {
+    let mut found: Vec<SocketAddr> = Vec::new();
+    for name in &args.via {
+        let before = found.len();
+        let addresses = resolve(name, 0).map_err(|e| no_address(name, &e))?;
+        for address in addresses.filter(|a| wanted(args, a)) {
+            if !found[before..].contains(&address) {
+                found.push(address);
+            }
+        }
+        if found.len() == before {
+            return Err(no_address(name, family(args)));
+        }
+    }
+    Ok(found)
+}
+
+/// Whether `-4` and `-6` leave it.
+fn wanted(args: &Send, address: &SocketAddr) -> bool {
+    if args.ipv4 { address.is_ipv4() } else { !args.ipv6 || address.is_ipv6() }
+}
+
+/// What a name, or an address with or without a scope (`fe80::1%eth0`), stands for.
+fn resolve(name: &str, port: u16) -> std::io::Result<impl Iterator<Item = SocketAddr>> {
+    let bare = name.strip_prefix('[').and_then(|n| n.strip_suffix(']')).unwrap_or(name);
+    (bare, port).to_socket_addrs()
+}
+
+fn family(args: &Send) -> &'static str {
+    if args.ipv4 {
+        "none of its addresses is IPv4 (-4)"
+    } else if args.ipv6 {
+        "none of its addresses is IPv6 (-6)"
+    } else {
+        "it has no address"
+    }
+}
+
+fn no_address(name: &str, why: &(impl std::fmt::Display + ?Sized)) -> Failure {
+    Failure::new(exit::REFUSED, format!("cannot connect to '{name}': {why}; name another one with --via"))
+}
+
 /// The address of the ssh connection first, then what the host's name means here, then the
 /// receiver's other addresses. The pinned key refuses every wrong one.
 fn candidates(machine: &str, announced: &[String], port: u16) -> Vec<SocketAddr> {
-    let announced: Vec<IpAddr> = announced.iter().filter_map(|a| a.parse().ok()).collect();
-    let named = (machine, port).to_socket_addrs().into_iter().flatten().map(|a| a.ip());
-    let mut all: Vec<IpAddr> = Vec::new();
-    let (remote, local): (Vec<IpAddr>, Vec<IpAddr>) = announced.iter().partition(|a| !a.is_loopback());
+    let announced = announced.iter().filter_map(|a| a.parse().ok()).map(|a: IpAddr| SocketAddr::new(a, port));
+    let named = resolve(machine, port).into_iter().flatten();
+    let mut all: Vec<SocketAddr> = Vec::new();
+    let (remote, local): (Vec<SocketAddr>, Vec<SocketAddr>) = announced.partition(|a| !a.ip().is_loopback());
     for address in remote.iter().take(1).copied().chain(named).chain(remote.clone()).chain(local) {
         if !all.contains(&address) {
             all.push(address);
         }
     }
-    all.into_iter().map(|a| SocketAddr::new(a, port)).collect()
+    all
 }
 
 /// Runs the remote shell for one exchange.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use proto::control::Failure;
+use proto::control::{Failure, Transport};
 use proto::digest::hex;
 use sender::Summary;
 use sender::meter::Snapshot;
@@ -19,6 +19,7 @@ pub struct Report {
     quiet: bool,
     host: String,
     streams: u32,
+    transport: Transport,
     images: usize,
     image_bytes: std::cell::Cell<u64>,
     dry_run: bool,
@@ -84,6 +85,7 @@ impl Report {
             quiet: args.quiet,
             host: args.to.host.clone(),
             streams: args.streams,
+            transport: args.transport.into(),
             images: args.images.len(),
             image_bytes: std::cell::Cell::new(0),
             dry_run: args.dry_run,
@@ -179,7 +181,7 @@ impl Report {
                 seconds,
                 rate_bps: bps as u64,
                 lanes: self.streams,
-                transport: "tls",
+                transport: self.transport.as_str(),
                 engine,
                 bottleneck: summary.bottleneck.map(|b| b.as_str()),
                 digests: summary.digests.iter().map(|(n, d)| (n.clone(), digest(d))).collect(),
@@ -194,11 +196,12 @@ impl Report {
             return;
         }
         say(&format!(
-            "{} in {seconds:.2} s: {} of data at {} over {} TLS connection{}, verified and durable",
+            "{} in {seconds:.2} s: {} of data at {} over {} {} connection{}, verified and durable",
             bytes(self.image_bytes.get()),
             bytes(m.totals.written),
             rate(bps),
             self.streams,
+            self.transport.as_str().to_uppercase(),
             if self.streams == 1 { "" } else { "s" }
         ));
         let slowest = summary.bottleneck.map_or("none (nothing to send)", |b| b.describe());

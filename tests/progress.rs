@@ -114,6 +114,21 @@ fn done_has_the_documented_fields() {
     assert_eq!(digests, ["tree", "b3"].into());
 }
 
+/// The clock only shows that it was not faster: a machine under load may always be slower.
+#[test]
+fn a_limit_is_kept_by_all_lanes_together_and_named() {
+    let (from, to) = (ferry::folder(), ferry::folder());
+    let image = from.path().join("disk.img");
+    images::random(&image, 16 * MIB, 7).unwrap();
+    for streams in ["1", "8"] {
+        let words = ["--limit", "80Mb/s", "--streams", streams, "--chunk", "256K", "--force"];
+        let done = Ferry::local().args(words).arg(&image).send(to.path()).done();
+        assert!(number(&done, "rate_bps") <= 84_000_000, "{done}");
+        assert_eq!(done["bottleneck"], "limit");
+        images::equal(&image, &to.path().join("disk.img")).unwrap();
+    }
+}
+
 #[test]
 fn a_slow_link_is_named() {
     let (from, to) = (ferry::folder(), ferry::folder());

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::control::{LaneId, SessionId};
+use proto::control::{CONTROL, LaneId, SessionId, Transport};
 use proto::join::{self, Request, Secret, Transcript};
 use proto::version::{HELLO_LEN, Hello, Role};
 use rustls::ClientConfig;
@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
-use crate::stream::{Lane, Transport, buffered};
+use crate::stream::{Connection, Lane, buffered};
 use crate::tls::{EXPORTER_LABEL, WRITE_BUFFER, is_wrong_key};
 use crate::tune::{SourcePorts, Tuning, apply};
 use crate::{Error, identity};
@@ -29,6 +29,8 @@ const STAGGER: Duration = Duration::from_millis(250);
 pub struct Dialer {
     /// TLS with the pinned key of the receiver.
     pub config: Arc<ClientConfig>,
+    /// How data lanes are carried. Control is TLS always.
+    pub transport: Transport,
     /// The session's secret.
     pub secret: Secret,
     /// The session.
@@ -55,7 +57,7 @@ impl Dialer {
             let this = self.clone();
             tries.spawn(async move {
                 sleep(STAGGER * i).await;
-                (i, this.join(proto::control::CONTROL, peer).await)
+                (i, this.join(CONTROL, peer).await)
             });
         }
         let mut first: Option<(u32, Error)> = None;
@@ -92,12 +94,19 @@ impl Dialer {
 
     async fn handshake(&self, id: LaneId, socket: TcpStream, peer: SocketAddr) -> Result<Lane, Error> {
         let local = socket.local_addr()?;
+        if id != CONTROL && self.transport == Transport::Tcp {
+            let mut lane = Lane::new(Connection::Tcp(socket), local, peer);
+            return match self.prove(id, &mut lane).await {
+                Err(Error::Closed) => Err(Error::NotAdmitted { peer }),
+                done => done.map(|()| lane),
+            };
+        }
         // SNI is off: the name is never sent and means nothing to a pinned key.
         let name = ServerName::IpAddress(peer.ip().into());
         let tls = TlsConnector::from(self.config.clone()).connect(name, buffered(socket));
         let mut tls = tls.await.map_err(|e| explain(&e, peer))?;
         tls.get_mut().1.set_buffer_limit(Some(WRITE_BUFFER));
-        let mut lane = Lane::new(Transport::Tls(Box::new(tls.into())), local, peer);
+        let mut lane = Lane::new(Connection::Tls(Box::new(tls.into())), local, peer);
         match self.prove(id, &mut lane).await {
             // Under TLS 1.3 a refused client key shows only when the first answer is read.
             Err(Error::Io(e)) if tls_error(&e).is_some() => Err(explain(&e, peer)),
@@ -129,6 +138,7 @@ impl Dialer {
         }
         lane.write_all(&transcript.sender_proof()).await?;
         lane.flush().await?;
+        lane.protect(&transcript);
         match lane.read_u8().await? {
             0 => Ok(()),
             _ => Err(Error::NotAdmitted { peer }),

@@ -52,6 +52,14 @@ pub enum Error {
         /// Where.
         peer: SocketAddr,
     },
+    /// A frame whose tag does not fit: on plain TCP.
+    #[error(
+        "data from {peer} was changed, repeated or made up on the way; nothing of it was used: use --transport tls where others have access to the network"
+    )]
+    Forged {
+        /// Where it came from.
+        peer: SocketAddr,
+    },
     /// Versions or roles do not fit.
     #[error("{peer}: {source}")]
     Hello {

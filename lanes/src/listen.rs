@@ -1,19 +1,19 @@
 //! The receiver's end: let in what belongs to the session, and nothing else.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::control::SessionId;
+use proto::control::{CONTROL, SessionId, Transport};
 use proto::join::{self, REQUEST_LEN, Request, Secret, Transcript};
-use proto::version::{HELLO_LEN, Hello, Role};
+use proto::version::{HELLO_LEN, Hello, MAGIC, Role};
 use rustls::ServerConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use crate::stream::{Lane, Transport, buffered};
+use crate::stream::{Connection, Lane, buffered};
 use crate::tls::{EXPORTER_LABEL, is_wrong_key};
 use crate::tune::{Tuning, apply, listen};
 use crate::{Error, identity};
@@ -43,6 +43,8 @@ pub fn bind(ports: Option<(u16, u16)>) -> Result<(TcpListener, u16), Error> {
 pub struct Doorkeeper {
     /// TLS with the pinned key of the sender.
     pub config: Arc<ServerConfig>,
+    /// How data lanes come; others are turned away. Control is TLS always.
+    pub transport: Transport,
     /// The session's secret.
     pub secret: Secret,
     /// The session.
@@ -65,19 +67,34 @@ impl Doorkeeper {
         let (local, peer) = (socket.local_addr()?, socket.peer_addr()?);
         let work = async {
             apply(&socket, &self.tuning)?;
-            let tls = TlsAcceptor::from(self.config.clone()).accept(buffered(socket)).await;
-            let tls = tls.map_err(|e| match e.get_ref().and_then(|i| i.downcast_ref::<rustls::Error>()) {
-                Some(inner) if is_wrong_key(inner) => Error::WrongKey { peer },
-                _ => Error::NotTls { peer, detail: e.to_string() },
-            })?;
-            let mut lane = Lane::new(Transport::Tls(Box::new(tls.into())), local, peer);
+            let connection = self.receive(socket, peer).await?;
+            let came_as = match connection {
+                Connection::Tls(_) => Transport::Tls,
+                Connection::Tcp(_) => Transport::Tcp,
+            };
+            let mut lane = Lane::new(connection, local, peer);
             let request = self.check(&mut lane).await?;
-            let admitted = welcome(&request);
+            let due = if request.lane == CONTROL { Transport::Tls } else { self.transport };
+            let admitted = came_as == due && welcome(&request);
             lane.write_u8(u8::from(!admitted)).await?;
             lane.flush().await?;
             if admitted { Ok((request, lane)) } else { Err(Error::NotAdmitted { peer }) }
         };
         timeout(HANDSHAKE, work).await.unwrap_or(Err(Error::NoAnswer { peer, seconds: HANDSHAKE.as_secs() }))
+    }
+
+    /// TLS, or our hello in the clear where that was asked for.
+    async fn receive(&self, socket: TcpStream, peer: SocketAddr) -> Result<Connection, Error> {
+        let mut first = [0];
+        if self.transport == Transport::Tcp && socket.peek(&mut first).await? == 1 && first[0] == MAGIC[0] {
+            return Ok(Connection::Tcp(socket));
+        }
+        let tls = TlsAcceptor::from(self.config.clone()).accept(buffered(socket)).await;
+        let tls = tls.map_err(|e| match e.get_ref().and_then(|i| i.downcast_ref::<rustls::Error>()) {
+            Some(inner) if is_wrong_key(inner) => Error::WrongKey { peer },
+            _ => Error::NotTls { peer, detail: e.to_string() },
+        })?;
+        Ok(Connection::Tls(Box::new(tls.into())))
     }
 
     async fn check(&self, lane: &mut Lane) -> Result<Request, Error> {
@@ -110,6 +127,7 @@ impl Doorkeeper {
         if !join::proofs_equal(&proof, &transcript.sender_proof()) {
             return Err(Error::NotAdmitted { peer });
         }
+        lane.protect(&transcript);
         Ok(request)
     }
 }

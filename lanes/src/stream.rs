@@ -1,10 +1,12 @@
-//! The byte stream that a lane is. Every transport is one variant of `Transport`.
+//! The byte stream that a lane is. Every transport is one variant of `Connection`.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use proto::join::Transcript;
+use proto::seal::{Seal, TAG_LEN};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
@@ -22,21 +24,53 @@ pub(crate) fn buffered(socket: TcpStream) -> Socket {
 }
 
 #[derive(Debug)]
-pub(crate) enum Transport {
+pub(crate) enum Connection {
     Tls(Box<TlsStream<Socket>>),
+    Tcp(TcpStream),
 }
 
 /// One joined connection of a session.
 #[derive(Debug)]
 pub struct Lane {
-    transport: Transport,
+    connection: Connection,
+    /// Protects the frames where the connection does not.
+    seal: Option<Seal>,
     peer: SocketAddr,
     local: SocketAddr,
 }
 
 impl Lane {
-    pub(crate) fn new(transport: Transport, local: SocketAddr, peer: SocketAddr) -> Lane {
-        Lane { transport, peer, local }
+    pub(crate) fn new(connection: Connection, local: SocketAddr, peer: SocketAddr) -> Lane {
+        Lane { connection, seal: None, peer, local }
+    }
+
+    /// From now on frames are tagged, where the connection does not protect them itself.
+    pub(crate) fn protect(&mut self, join: &Transcript<'_>) {
+        if let Connection::Tcp(_) = self.connection {
+            self.seal = Some(Seal::new(join));
+        }
+    }
+
+    /// What the sender puts behind the header of its next frame.
+    pub fn tag(&mut self, header: &[u8]) -> Option<[u8; TAG_LEN]> {
+        self.seal.as_mut().map(|seal| seal.tag(header))
+    }
+
+    /// Receives the header of the next frame, and makes sure that the session's sender made it,
+    /// for this place.
+    ///
+    /// # Errors
+    /// [`Error::Forged`] when it did not; else as [`Lane::receive`].
+    pub async fn receive_header(&mut self, header: &mut [u8]) -> Result<(), Error> {
+        self.read_exact(header).await?;
+        if self.seal.is_some() {
+            let mut tag = [0; TAG_LEN];
+            self.read_exact(&mut tag).await?;
+            if !self.seal.as_mut().is_some_and(|seal| seal.fits(header, &tag)) {
+                return Err(Error::Forged { peer: self.peer });
+            }
+        }
+        Ok(())
     }
 
     /// The other end.
@@ -83,14 +117,15 @@ impl Lane {
         Ok(self.shutdown().await?)
     }
 
-    /// The exporter of the TLS connection underneath.
-    pub(crate) fn exporter(&self, label: &[u8]) -> Result<[u8; 32], Error> {
-        let out = [0u8; 32];
-        let exported = match &self.transport {
-            Transport::Tls(tls) => match &**tls {
+    /// The exporter of the TLS connection underneath; nothing where there is none.
+    pub(crate) fn exporter(&self, label: &[u8]) -> Result<Vec<u8>, Error> {
+        let out = vec![0u8; 32];
+        let exported = match &self.connection {
+            Connection::Tls(tls) => match &**tls {
                 TlsStream::Client(c) => c.get_ref().1.export_keying_material(out, label, None),
                 TlsStream::Server(s) => s.get_ref().1.export_keying_material(out, label, None),
             },
+            Connection::Tcp(_) => Ok(Vec::new()),
         };
         exported.map_err(|e| Error::Crypto(e.to_string()))
     }
@@ -102,16 +137,18 @@ impl AsyncRead for Lane {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.transport {
-            Transport::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
+        match &mut self.connection {
+            Connection::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
+            Connection::Tcp(tcp) => Pin::new(tcp).poll_read(cx, buf),
         }
     }
 }
 
 impl AsyncWrite for Lane {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.transport {
-            Transport::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
+        match &mut self.connection {
+            Connection::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
+            Connection::Tcp(tcp) => Pin::new(tcp).poll_write(cx, buf),
         }
     }
 
@@ -120,26 +157,30 @@ impl AsyncWrite for Lane {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.transport {
-            Transport::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bufs),
+        match &mut self.connection {
+            Connection::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bufs),
+            Connection::Tcp(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.transport {
-            Transport::Tls(tls) => tls.is_write_vectored(),
+        match &self.connection {
+            Connection::Tls(tls) => tls.is_write_vectored(),
+            Connection::Tcp(tcp) => tcp.is_write_vectored(),
         }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.transport {
-            Transport::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        match &mut self.connection {
+            Connection::Tls(tls) => Pin::new(tls).poll_flush(cx),
+            Connection::Tcp(tcp) => Pin::new(tcp).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.transport {
-            Transport::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+        match &mut self.connection {
+            Connection::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+            Connection::Tcp(tcp) => Pin::new(tcp).poll_shutdown(cx),
         }
     }
 }

@@ -10,8 +10,9 @@ use lanes::identity::{Identity, random};
 use lanes::listen::{self, Doorkeeper};
 use lanes::tune::{SourcePorts, Tuning};
 use lanes::{Error, Lane, tls};
-use proto::control::{LaneId, SessionId};
+use proto::control::{CONTROL, LaneId, SessionId, Transport};
 use proto::join::{Request, Secret};
+use proto::seal::TAG_LEN;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -32,6 +33,7 @@ fn pair() -> Pair {
     Pair {
         dialer: Dialer {
             config: tls::client(&ours, theirs.fingerprint()).unwrap(),
+            transport: Transport::Tls,
             secret: secret.clone(),
             session,
             epoch: 1,
@@ -41,6 +43,7 @@ fn pair() -> Pair {
         },
         keeper: Doorkeeper {
             config: tls::server(&theirs, ours.fingerprint()).unwrap(),
+            transport: Transport::Tls,
             secret,
             session,
             tuning: TUNING,
@@ -164,4 +167,124 @@ async fn closed_port_is_refused_and_a_second_address_is_tried() {
     let lane = p.dialer.control(&[closed, p.at]).await.unwrap();
     assert_eq!(lane.peer(), p.at);
     server.await.unwrap().unwrap();
+}
+
+fn plain() -> Pair {
+    let mut p = pair();
+    (p.dialer.transport, p.keeper.transport) = (Transport::Tcp, Transport::Tcp);
+    p
+}
+
+/// What a man in the middle does with frames of `HEADER` bytes and their tags.
+const HEADER: usize = 100;
+const FRAME: usize = HEADER + TAG_LEN;
+
+async fn frames_through(tamper: impl Fn(&mut Vec<u8>) + Send + 'static) -> (usize, Error) {
+    let p = plain();
+    let relay = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = relay.local_addr().unwrap();
+    let server = accept_one(p.keeper, p.listener);
+    let (joined, join_over) = tokio::sync::oneshot::channel::<()>();
+    tokio::spawn(async move {
+        let (mut from, _) = relay.accept().await.unwrap();
+        let mut to = TcpStream::connect(p.at).await.unwrap();
+        tokio::select! {
+            biased; // no frame slips through
+            _ = join_over => {}
+            done = tokio::io::copy_bidirectional(&mut from, &mut to) => panic!("{done:?}"),
+        }
+        let mut frames = Vec::new();
+        from.read_to_end(&mut frames).await.unwrap();
+        tamper(&mut frames);
+        to.write_all(&frames).await.unwrap();
+        to.shutdown().await.unwrap();
+        let _ = to.read(&mut [0]).await;
+    });
+    let mut ours = p.dialer.join(LaneId(1), at).await.unwrap();
+    let (_, mut theirs) = server.await.unwrap().unwrap();
+    joined.send(()).unwrap();
+    for i in 0..4u8 {
+        let header = [i; HEADER];
+        let tag = ours.tag(&header).expect("plain TCP has tags");
+        ours.send(&mut [IoSlice::new(&header), IoSlice::new(&tag)]).await.unwrap();
+    }
+    ours.close().await.unwrap();
+    let mut header = [0; HEADER];
+    let mut accepted = 0;
+    loop {
+        match theirs.receive_header(&mut header).await {
+            Ok(()) => assert_eq!(header, [accepted as u8; HEADER], "in order, unchanged"),
+            Err(e) => return (accepted, e),
+        }
+        accepted += 1;
+    }
+}
+
+#[tokio::test]
+async fn on_plain_tcp_a_changed_repeated_lost_or_moved_frame_is_refused() {
+    let (accepted, end) = frames_through(|_| ()).await;
+    assert!(accepted == 4 && matches!(end, Error::Closed), "{accepted} {end}");
+    for at in [0, HEADER / 2, HEADER - 1, HEADER, FRAME - 1] {
+        let (accepted, end) = frames_through(move |f| f[FRAME + at] ^= 1).await;
+        assert!(accepted == 1 && matches!(end, Error::Forged { .. }), "bit in byte {at}: {accepted} {end}");
+    }
+    type Tamper = fn(&mut Vec<u8>);
+    let cases: [(&str, usize, Tamper); 4] = [
+        ("repeated", 1, |f| {
+            let again = f[..FRAME].to_vec();
+            f.splice(FRAME..FRAME, again);
+        }),
+        ("lost", 1, |f| _ = f.drain(FRAME..2 * FRAME)),
+        ("swapped", 0, |f| f.rotate_left(FRAME)),
+        ("made up", 4, |f| f.extend([7; FRAME])),
+    ];
+    for (what, good, tamper) in cases {
+        let (accepted, end) = frames_through(tamper).await;
+        assert!(accepted == good && matches!(end, Error::Forged { .. }), "{what}: {accepted} {end}");
+    }
+}
+
+/// A lane in the clear gets in only where both ends asked for it, and control never does.
+#[tokio::test]
+async fn plain_tcp_is_never_fallen_back_to() {
+    let mut p = pair();
+    p.dialer.transport = Transport::Tcp;
+    let server = accept_one(p.keeper, p.listener);
+    assert!(p.dialer.join(LaneId(1), p.at).await.is_err());
+    assert!(matches!(server.await.unwrap(), Err(Error::NotTls { .. })));
+
+    let mut p = plain();
+    p.dialer.transport = Transport::Tls;
+    let server = accept_one(p.keeper, p.listener);
+    assert!(p.dialer.join(LaneId(1), p.at).await.is_err());
+    assert!(matches!(server.await.unwrap(), Err(Error::NotAdmitted { .. })));
+
+    let p = plain();
+    let server = accept_one(p.keeper, p.listener);
+    let control = p.dialer.join(CONTROL, p.at).await.unwrap();
+    drop(server.await.unwrap().unwrap());
+    let mut control = control;
+    assert!(control.tag(b"header").is_none(), "control runs over TLS");
+}
+
+#[tokio::test]
+async fn on_plain_tcp_too_a_wrong_secret_session_or_lane_is_refused() {
+    type Spoil = fn(&mut Pair);
+    let cases: [(&str, Spoil); 2] = [
+        ("secret", |p| p.dialer.secret = Secret(random().unwrap())),
+        ("session", |p| p.dialer.session = SessionId(random().unwrap())),
+    ];
+    for (what, spoil) in cases {
+        let mut p = plain();
+        spoil(&mut p);
+        let server = accept_one(p.keeper, p.listener);
+        let error = p.dialer.join(LaneId(1), p.at).await.unwrap_err();
+        assert!(matches!(error, Error::WrongKey { .. } | Error::NotAdmitted { .. }), "{what}: {error}");
+        assert!(server.await.unwrap().is_err(), "{what}");
+    }
+    let p = plain();
+    let server = accept_one(p.keeper, p.listener);
+    let error = p.dialer.join(LaneId(13), p.at).await.unwrap_err();
+    assert!(matches!(error, Error::NotAdmitted { .. }), "{error}");
+    assert!(server.await.unwrap().is_err());
 }

@@ -48,6 +48,26 @@ impl Failure {
     }
 }
 
+/// How data lanes are carried and protected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Transport {
+    /// TLS 1.3 over TCP.
+    #[default]
+    Tls,
+    /// TCP: readable on the way, but each frame is authenticated. Control still runs over TLS.
+    Tcp,
+}
+
+impl Transport {
+    /// The word used on the command line and in `--json`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Transport::Tls => "tls",
+            Transport::Tcp => "tcp",
+        }
+    }
+}
+
 /// What the sender asks of the process that the remote shell started.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Bootstrap {
@@ -55,6 +75,8 @@ pub struct Bootstrap {
     pub fingerprint: [u8; 32],
     /// The session secret.
     pub secret: Secret,
+    /// How data lanes will come; no others are let in.
+    pub transport: Transport,
     /// Ports to listen on, inclusive; `None`: any free one.
     pub ports: Option<(u16, u16)>,
     /// I/O engine for this end: "auto", "uring", "sync".

@@ -94,6 +94,15 @@ impl Transcript<'_> {
         self.proof(b"sender\0\0")
     }
 
+    /// A key that both ends of this join have, and nobody else. Each `purpose` has its own.
+    pub(crate) fn derive(&self, purpose: &str) -> [u8; SECRET_LEN] {
+        let mut material = self.secret.0.to_vec();
+        material.extend_from_slice(&self.request.encode());
+        material.extend_from_slice(self.nonce);
+        material.extend_from_slice(self.exporter);
+        blake3::derive_key(purpose, &material)
+    }
+
     fn proof(&self, side: &[u8; 8]) -> [u8; SECRET_LEN] {
         let mut material = self.secret.0.to_vec();
         material.extend_from_slice(&self.request.session.0);

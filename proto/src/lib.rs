@@ -23,8 +23,8 @@
 //! the agreed time is dead. Either side may say why it ends (`Abort`, `Fail`): the first reason is
 //! the one that both ends print.
 //!
-//! Rooms: [`geometry`] fixed sizes, [`version`] hello, [`join`] proof of belonging, [`manifest`]
-//! what is moved, [`control`] messages, [`frame`] data header, [`extents`] maps and run sets,
+//! Rooms: [`geometry`] fixed sizes, [`version`] hello, [`join`] proof of belonging, [`seal`]
+//! frame tags of lanes without TLS, [`manifest`] what is moved, [`control`] messages, [`frame`] data header, [`extents`] maps and run sets,
 //! [`digest`] whole-image hashes,
 //! [`telemetry`] where a host's time goes, [`session`] both state machines (with their state table).
 
@@ -37,6 +37,7 @@ pub mod frame;
 pub mod geometry;
 pub mod join;
 pub mod manifest;
+pub mod seal;
 pub mod session;
 pub mod telemetry;
 pub mod version;

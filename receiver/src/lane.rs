@@ -51,7 +51,10 @@ pub(crate) enum LaneEnd {
 
 impl From<Error> for LaneEnd {
     fn from(e: Error) -> LaneEnd {
-        LaneEnd::Connection(e)
+        match e {
+            Error::Forged { .. } => LaneEnd::Job(Failure::new(4, e.to_string())),
+            e => LaneEnd::Connection(e),
+        }
     }
 }
 
@@ -77,7 +80,7 @@ async fn receive(
         let mut buffer = job.pool.take().await;
         job.meter.buffer_wait.since(waiting);
         let waiting = Instant::now();
-        lane.receive(head).await?;
+        lane.receive_header(head).await?;
         let header = Header::decode(chunk, head).map_err(|e| broken(&e))?;
         let disposition = job.session().frame(id, &header).map_err(|e| broken(&e))?;
         let unit = match disposition {

@@ -70,8 +70,7 @@ pub(crate) fn is_source(stat: &Stat, images: &[ImageEntry]) -> bool {
 pub(crate) fn is_source_device(device: &Identity, image: &ImageEntry) -> bool {
     let source = &image.identity;
     image.sector.is_some()
-        && (device.ino, device.size, device.mtime_ns, device.ctime_ns)
-            == (source.ino, image.size, source.mtime_ns, source.ctime_ns)
+        && (device.ino, device.size, device.mtime_ns) == (source.ino, image.size, source.mtime_ns)
 }
 
 /// Looks at what stands where the part file will be made; with `clear`, removes it. Says whether

@@ -30,6 +30,11 @@ pub(crate) async fn run(
         let waiting = Instant::now();
         let Ok(ready) = queue.recv().await else { break };
         meter.starved.since(waiting);
+        if let (Some(limit), Ready::Data { unit, .. }) = (&shared.limit, &ready) {
+            let waiting = Instant::now();
+            limit.pass(u64::from(unit.bytes) + header.len() as u64).await;
+            meter.limited.since(waiting);
+        }
 
         let (unit, body, buffer) = match ready {
             Ready::Zero { unit } => (unit, Body::Zero { chunk: unit.chunk, count: unit.count }, None),
@@ -50,7 +55,9 @@ pub(crate) async fn run(
         Header { epoch, seq, image: unit.image, body }.encode(chunk, header);
 
         let sending = Instant::now();
+        let tag = lane.tag(header);
         let mut parts = vec![IoSlice::new(header)];
+        parts.extend(tag.as_ref().map(|tag| IoSlice::new(tag)));
         if let Some(buffer) = &buffer {
             let mut left = unit.bytes;
             for run in map.runs(chunk.bytes()) {
@@ -62,12 +69,14 @@ pub(crate) async fn run(
         }
         lane.send(&mut parts).await?;
         meter.send.since(sending);
-        meter.wire_bytes.add(header.len() as u64 + u64::from(unit.bytes));
+        let tag = tag.map_or(0, |tag| tag.len());
+        meter.wire_bytes.add((header.len() + tag) as u64 + u64::from(unit.bytes));
     }
     let seq = shared.session().sent_on(id);
     let end = Header { epoch: shared.session().epoch(), seq, image: 0, body: Body::End };
     end.encode(chunk, header);
-    lane.send(&mut [IoSlice::new(header)]).await?;
+    let tag = lane.tag(header);
+    lane.send(&mut [IoSlice::new(header), IoSlice::new(tag.as_ref().map_or(&[], |tag| tag))]).await?;
     // The receiver closes: until then the connection shows up as one of N, and a late reset would
     // only cover up the receiver's own reason.
     let _ = lane.receive(&mut [0]).await;

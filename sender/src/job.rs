@@ -8,7 +8,7 @@ use std::time::Duration;
 use blockio::{Engine, EngineChoice, Pool};
 use lanes::dial::Dialer;
 use lanes::{Lane, message};
-use proto::control::{Accept, Failure, LaneId, Open, ToReceiver, ToSender};
+use proto::control::{Accept, Failure, LaneId, Open, ToReceiver, ToSender, Transport};
 use proto::digest::Digests;
 use proto::geometry::ChunkSize;
 use proto::session::SenderSession;
@@ -19,6 +19,7 @@ use tokio::time::{sleep, timeout};
 use crate::control::{self, Committed, Ended};
 use crate::digest::Digester;
 use crate::dispatch;
+use crate::limit::Limit;
 use crate::meter::{Bottleneck, Meter, Snapshot};
 use crate::read::{DEPTH, Reader};
 use crate::source::Source;
@@ -49,6 +50,8 @@ pub struct Options {
     pub dry_run: bool,
     /// Bytes that may be written at the destination and not yet durable; `None`: it decides.
     pub sync_window: Option<u64>,
+    /// All lanes together send no faster than this, bit/s.
+    pub limit: Option<u64>,
     /// A receiver silent for so long is dead.
     pub dead_after: Duration,
 }
@@ -120,6 +123,7 @@ pub struct Summary {
 #[derive(Debug)]
 pub(crate) struct Shared {
     session: Mutex<SenderSession>,
+    pub(crate) limit: Option<Limit>,
     pub(crate) meter: Arc<Meter>,
     /// Something was acknowledged or planned to its end.
     pub(crate) progressed: Notify,
@@ -159,6 +163,12 @@ pub async fn run(
     let accept = open(&mut control, &job).await?;
 
     let mut notices: Vec<String> = job.sources.iter().flat_map(|s| s.notices().to_vec()).collect();
+    if job.dialer.transport == Transport::Tcp {
+        notices.push(
+            "the data travels unencrypted (--transport tcp): whoever has access to the network can read it"
+                .into(),
+        );
+    }
     notices.extend(engine.notices());
     notices.extend(said_by(&job.host, accept.notices));
     events(Event::Started { notices, peer });
@@ -177,6 +187,7 @@ pub async fn run(
     let sizes: Vec<u64> = job.sources.iter().map(|s| s.entry().size).collect();
     let shared = Arc::new(Shared {
         session: Mutex::new(SenderSession::new(job.dialer.epoch, sizes.len())),
+        limit: o.limit.map(Limit::new),
         meter: meter.clone(),
         progressed: Notify::new(),
     });

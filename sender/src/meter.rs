@@ -19,6 +19,8 @@ pub struct Meter {
     pub(crate) hash: Counter,
     /// Lanes with nothing to send.
     pub(crate) starved: Counter,
+    /// Lanes held back by the limit that was set.
+    pub(crate) limited: Counter,
     /// Lanes handing bytes to the network.
     pub(crate) send: Counter,
     pub(crate) wire_bytes: Counter,
@@ -49,6 +51,8 @@ pub enum Bottleneck {
     Network,
     /// Writing at the destination.
     Write,
+    /// The limit that the user set.
+    Limit,
 }
 
 impl Bottleneck {
@@ -60,6 +64,7 @@ impl Bottleneck {
             Bottleneck::DestinationCpu => "destination-cpu",
             Bottleneck::Network => "network",
             Bottleneck::Write => "write",
+            Bottleneck::Limit => "limit",
         }
     }
 
@@ -71,6 +76,7 @@ impl Bottleneck {
             Bottleneck::DestinationCpu => "destination CPU",
             Bottleneck::Network => "network",
             Bottleneck::Write => "destination disk",
+            Bottleneck::Limit => "the limit that was set (--limit)",
         }
     }
 }
@@ -88,6 +94,8 @@ pub struct Snapshot {
     pub hash_ns: u64,
     /// Lanes with nothing to send.
     pub starved_ns: u64,
+    /// Lanes held back by the limit that was set.
+    pub limited_ns: u64,
     /// Lanes sending.
     pub send_ns: u64,
     /// Headers and payload handed to the lanes (TLS adds about 0.15 %).
@@ -145,6 +153,7 @@ impl Meter {
             buffer_wait_ns: self.buffer_wait.sum(),
             hash_ns: self.hash.sum(),
             starved_ns: self.starved.sum(),
+            limited_ns: self.limited.sum(),
             send_ns: self.send.sum(),
             wire_bytes: self.wire_bytes.sum(),
             zero_bytes: self.zero_bytes.sum(),
@@ -170,6 +179,7 @@ impl Snapshot {
             buffer_wait_ns: self.buffer_wait_ns - earlier.buffer_wait_ns,
             hash_ns: self.hash_ns - earlier.hash_ns,
             starved_ns: self.starved_ns - earlier.starved_ns,
+            limited_ns: self.limited_ns - earlier.limited_ns,
             send_ns: self.send_ns - earlier.send_ns,
             wire_bytes: self.wire_bytes - earlier.wire_bytes,
             zero_bytes: self.zero_bytes - earlier.zero_bytes,
@@ -185,8 +195,11 @@ impl Snapshot {
     /// without idle cores slows every stage, so the network is blamed only when both have some.
     /// `None` before anything was sent.
     pub fn bottleneck(&self) -> Option<Bottleneck> {
-        if self.starved_ns + self.send_ns == 0 {
+        if self.starved_ns + self.limited_ns + self.send_ns == 0 {
             return None;
+        }
+        if self.limited_ns > self.starved_ns + self.send_ns {
+            return Some(Bottleneck::Limit);
         }
         let receiver = &self.receiver;
         let busy = receiver.receive_wait_ns + receiver.hash_ns;
@@ -216,6 +229,7 @@ mod tests {
         let starved = Snapshot { send_ns: 10, starved_ns: 90, ..base };
         assert_eq!(starved.bottleneck(), Some(Bottleneck::Read));
         assert_eq!(Snapshot { hash_ns: 50, ..starved }.bottleneck(), Some(Bottleneck::SourceCpu));
+        assert_eq!(Snapshot { limited_ns: 101, ..base }.bottleneck(), Some(Bottleneck::Limit));
         let full = CpuTicks { busy: 100, total: 100, own: 50 };
         assert_eq!(Snapshot { cpu: full, ..base }.bottleneck(), Some(Bottleneck::SourceCpu));
         let receiver = ReceiverStages { cpu: full, ..ReceiverStages::default() };

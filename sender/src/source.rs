@@ -98,8 +98,7 @@ impl Source {
         let what = if now.size != self.entry.size {
             format!("its size went from {} to {} bytes", self.entry.size, now.size)
         } else if now.mtime_ns != then.mtime_ns
-            // Of a device the kernel moves the time of change with every write, and udev with every
-            // look at it.
+            // A device node's time of change moves when udev sets its owner anew, too.
             || (self.entry.sector.is_none() && now.ctime_ns != then.ctime_ns)
         {
             "its time stamps moved".to_owned()

@@ -87,6 +87,7 @@ fn prepare(request: &Bootstrap) -> Result<(BootstrapReply, Config), Failure> {
         listener,
         keeper: Doorkeeper {
             config: tls::server(&identity, Fingerprint(request.fingerprint)).map_err(refused)?,
+            transport: request.transport,
             secret: request.secret.clone(),
             session,
             tuning: Tuning { unsent: 0, dead_after },

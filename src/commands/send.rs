@@ -8,9 +8,9 @@ use std::time::Duration;
 use proto::control::Failure;
 use proto::manifest;
 use sender::job::Event;
-use sender::{Disk, Job, Meter, Options, Source, Summary};
+use sender::{Disk, Job, Meter, Options, Source, Summary, qcow2};
 
-use crate::cli::{Digest, Send};
+use crate::cli::{Digest, Format, Send};
 use crate::progress::{self, Progress};
 use crate::report::Report;
 use crate::{exit, remote, stop};
@@ -30,6 +30,9 @@ pub fn run(args: &Send) -> ExitCode {
 }
 
 fn send(args: &Send, report: &Report) -> Result<(), Failure> {
+    if args.format == Format::Auto {
+        args.images.iter().try_for_each(|path| qcow2::check_whole(path))?;
+    }
     let open = |path| Source::open(path, !args.no_direct, args.force);
     let sources = args.images.iter().map(|p| open(p)).collect::<Result<Vec<_>, _>>()?;
     let entries: Vec<_> = sources.iter().map(|s| s.entry().clone()).collect();
@@ -46,6 +49,7 @@ fn send(args: &Send, report: &Report) -> Result<(), Failure> {
         force: args.force,
         dry_run: args.dry_run,
         sync_window: args.sync_window,
+        limit: args.limit,
         dead_after: Duration::from_secs(u64::from(args.peer_timeout)),
     };
     let disk = Disk::start(&options)?;

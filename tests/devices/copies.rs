@@ -9,6 +9,7 @@ use testbed::images;
 use super::{MIB, content, holds, is_old, old_disk, patchwork, punch, send};
 use crate::ferry::folder;
 use crate::scene::{notices, says};
+use crate::taken::run;
 
 /// Both engines, past the page cache and through it.
 const WAYS: [&[&str]; 4] = [
@@ -195,6 +196,23 @@ fn a_folder_gets_a_file_of_the_devices_name() {
     let us = folder.path().metadata().unwrap().uid();
     assert_eq!((made.mode() & 0o7777, made.uid()), (0o600, us));
     assert_eq!(content(&copy).len() as u64, 3 * MIB);
+}
+
+/// What is on a device is never taken for a format: a guest may have written it.
+#[test]
+fn h3_a_device_is_raw_bytes() {
+    let (folder, place) = (folder(), folder());
+    let (overlay, data) = (folder.path().join("a.qcow2"), folder.path().join("x.raw"));
+    let options = format!("data_file={},data_file_raw=on", data.display());
+    let overlay_name = overlay.to_str().unwrap();
+    run("qemu-img", &["create", "-q", "-f", "qcow2", "-o", &options, overlay_name, "8M"]);
+    says(&send(&overlay, place.path(), &[]).failed(3), &["keeps its data in"]);
+    let disk = old_disk(folder.path(), MIB, 512);
+    send(&overlay, disk.device(), &["--force", "--format", "raw"]).done();
+    holds(&disk, &overlay);
+    let copy = place.path().join("copy");
+    send(disk.device(), &copy, &[]).done();
+    images::equal(disk.device(), &copy).unwrap();
 }
 
 #[test]

@@ -6,6 +6,8 @@
 mod ferry;
 #[path = "../scene/mod.rs"]
 mod scene;
+#[path = "../watch/mod.rs"]
+mod watch;
 
 mod allocation;
 mod changed_source;
@@ -14,5 +16,6 @@ mod in_use;
 mod no_uring;
 mod odd_sizes;
 mod owner_and_mode;
+mod qcow2;
 mod reasons;
 mod wire;

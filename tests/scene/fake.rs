@@ -12,7 +12,7 @@ use std::thread;
 use lanes::identity::{Fingerprint, Identity};
 use lanes::listen::{self, Doorkeeper};
 use lanes::{tls, tune::Tuning};
-use proto::control::{self, Bootstrap, BootstrapReply, SessionId};
+use proto::control::{self, Bootstrap, BootstrapReply, SessionId, Transport};
 use proto::join::Secret;
 use proto::version::{Hello, Role};
 
@@ -52,6 +52,7 @@ fn request() -> Bootstrap {
     Bootstrap {
         fingerprint: [0; 32],
         secret: Secret([0; 32]),
+        transport: Transport::Tls,
         ports: None,
         engine: "auto".into(),
         direct: true,
@@ -126,6 +127,7 @@ pub fn impostor(scene: &Scene, stolen: Stolen) -> String {
                 };
                 let keeper = Doorkeeper {
                     config: tls::server(&key, Fingerprint(sender)).unwrap(),
+                    transport: Transport::Tls,
                     secret,
                     session: SESSION,
                     tuning: Tuning { unsent: 0, dead_after: HANG },
