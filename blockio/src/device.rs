@@ -64,7 +64,8 @@ impl Image {
         };
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let open = |extra| rustix::io::retry_on_intr(|| rustix::fs::open(path, flags | extra, Mode::empty()));
-        let buffered = match open(OFlags::EXCL) {
+        // Claims come and go as well: so does a scan for volumes.
+        let buffered = match in_use::until(|fd| !matches!(fd, Err(Errno::BUSY)), || open(OFlags::EXCL)) {
             Ok(fd) => fd,
             Err(Errno::BUSY) => {
                 let users = in_use::of_device(stat.st_rdev, in_use::Use::Any);

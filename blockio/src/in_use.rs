@@ -11,6 +11,8 @@ use crate::holders::{Disk, loop_devices, processes};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
 
 /// Which users count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +23,8 @@ pub(crate) enum Use {
     Any,
 }
 
-/// The users of a device, a phrase each.
+/// The users of a device, a phrase each. Whoever is gone after half a second does not count: udev,
+/// `losetup -f` and the like open devices in passing.
 pub(crate) fn of_device(number: u64, wanted: Use) -> Vec<String> {
     let devices = overlapping(number);
     let mut users = mounts(&devices, wanted);
@@ -29,8 +32,21 @@ pub(crate) fn of_device(number: u64, wanted: Use) -> Vec<String> {
     users.extend(devices.iter().flat_map(holders));
     let disk = Disk::Devices(devices.iter().map(|d| d.number).collect());
     users.extend(loop_devices(&disk, wanted));
-    users.extend(processes(&disk, Use::Writing));
+    let writers = until(Vec::is_empty, || processes(&disk, Use::Writing));
+    users.extend(writers);
     users
+}
+
+/// Looks until the result is good, or for half a second.
+pub(crate) fn until<T>(good: impl Fn(&T) -> bool, look: impl Fn() -> T) -> T {
+    for _ in 0..10 {
+        let seen = look();
+        if good(&seen) {
+            return seen;
+        }
+        sleep(Duration::from_millis(50));
+    }
+    look()
 }
 
 /// Who may have claimed a device that no user of is seen: those who have it open, even for reading
