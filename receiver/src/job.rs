@@ -22,7 +22,7 @@ use crate::flush::{self, Window};
 use crate::lane::{self, LaneEnd};
 use crate::meter::Meter;
 use crate::part::Part;
-use crate::target::{self, Destination};
+use crate::target;
 
 /// Writes in flight besides one buffer per lane.
 const WRITE_DEPTH: usize = 16;
@@ -235,9 +235,11 @@ fn prepare(open: &Open, setting: &Setting) -> Result<Receiving, Failure> {
     let engine = Engine::start(setting.engine, 64, &pool).map_err(broke)?;
     let mut parts: Vec<Part> = Vec::new();
     match destination {
-        Destination::Device(device) => parts.extend(open.images.first().map(|entry| Part::on(device, entry))),
-        Destination::Files(_) if open.dry_run => {}
-        Destination::Files(targets) => {
+        target::Destination::Device(device) => {
+            parts.extend(open.images.first().map(|entry| Part::on(device, entry)))
+        }
+        target::Destination::Files(_) if open.dry_run => {}
+        target::Destination::Files(targets) => {
             for (target, entry) in targets.iter().zip(&open.images) {
                 match Part::create(target, entry, &open.images, setting.direct) {
                     Ok(part) => parts.push(part),

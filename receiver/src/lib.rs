@@ -9,14 +9,13 @@
 //! cut can take back, nothing of a destination changed before its copy is complete (but for block
 //! devices, which have no second name), and only files that this run made are ever removed. Non-goals: how this process was started, printing.
 //!
-//! Rooms: `target` where images go, `part` images under construction, `file` part files and their
-//! commit, `leftover` those of earlier attempts, `device` block devices, `lane` data lanes,
+//! Rooms: `target` where images go, `part` part files and their commit,
+//! `leftover` those of earlier attempts, `device` block devices, `lane` data lanes,
 //! `flush` durability, `job` the control connection and all together.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod device;
-mod file;
 mod flush;
 pub mod job;
 mod lane;

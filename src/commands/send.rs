@@ -91,31 +91,23 @@ async fn drive(job: Job, total: u64, args: &Send, report: &Report) -> Result<Sum
         }
     };
     let work = sender::run(job, meter, tell, stop::requested(INTERRUPTED, true));
-    let result = progress::beside(&progress, report, work).await;
+    let result = progress::beside(&progress, report, work)
+        .await
+        .map_err(|failure| incomplete(failure, &args.to.host, device.take()));
     progress.finish();
-    let host = &args.to.host;
-    result.map_err(|failure| match (device.into_inner(), failure.exit) {
-        (Some(device), exit::INTERRUPTED) => {
-            let reason = format!(
-                "interrupted; {host}:{device} holds an incomplete copy now: run the same command again"
-            );
-            Failure { reason, ..failure }
-        }
-        (Some(device), _) => {
-            let reason = format!("{}; {host}:{device} holds an incomplete copy now", failure.reason);
-            Failure { reason, ..failure }
-        }
-        (None, _) => with_what_is_done(failure, in_place.into_inner()),
-    })
-}
-
-/// An interrupted job says which images are in place already.
-fn with_what_is_done(failure: Failure, in_place: Vec<String>) -> Failure {
-    match in_place {
+    result.map_err(|failure| match in_place.into_inner() {
         names if failure.exit == exit::INTERRUPTED && !names.is_empty() => {
             let (names, rest) = (names.join(", "), "the rest is not: send that again");
             Failure { reason: format!("interrupted; {names} is in place, {rest}"), ..failure }
         }
         _ => failure,
-    }
+    })
+}
+
+/// The failure of a job that was overwriting a device, which has no old state to go back to.
+fn incomplete(failure: Failure, host: &str, device: Option<String>) -> Failure {
+    let Some(device) = device else { return failure };
+    let what = if failure.exit == exit::INTERRUPTED { "interrupted" } else { &failure.reason };
+    let next = if failure.exit == exit::INTERRUPTED { ": run the same command again" } else { "" };
+    Failure::new(failure.exit, format!("{what}; {host}:{device} holds an incomplete copy now{next}"))
 }
