@@ -147,6 +147,8 @@ pub struct Open {
     /// Data that may be written and not yet durable, bytes; `None`: 256 MiB, or more where flushes
     /// are slow.
     pub sync_window: Option<u64>,
+    /// Read everything back from the disk before it is committed.
+    pub readback: bool,
     /// What is moved.
     pub images: Vec<ImageEntry>,
 }
