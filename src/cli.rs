@@ -101,6 +101,11 @@ pub struct Send {
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = Digest::Tree)]
     pub digest: Digest,
 
+    /// How far the copy is verified: written checks every block before it is written; readback also
+    /// reads all of it from the destination's disk again
+    #[arg(long, value_enum, default_value_t = Verify::Written)]
+    pub verify: Verify,
+
     /// Unit of work: a power of two from 64K to 4M
     #[arg(long, value_name = "SIZE", default_value_t = ChunkSize::DEFAULT)]
     pub chunk: ChunkSize,
@@ -184,6 +189,15 @@ pub enum Format {
     Auto,
     /// Plain bytes, whatever they look like
     Raw,
+}
+
+/// How far a copy is verified.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verify {
+    /// What is written fits the source, and the disk said that it has it
+    Written,
+    /// The disk gives it back, too
+    Readback,
 }
 
 /// Whole-image digests.

@@ -12,6 +12,14 @@ pub struct Place {
 }
 
 impl Place {
+    /// The host as a remote shell takes it: ssh(1) wants an IPv6 address without brackets.
+    pub fn shell_host(&self) -> String {
+        match self.host.rsplit_once('@') {
+            Some((user, _)) => format!("{user}@{}", self.machine()),
+            None => self.machine().to_owned(),
+        }
+    }
+
     /// The part of the host that names a machine, without user and brackets.
     pub fn machine(&self) -> &str {
         let host = self.host.rsplit_once('@').map_or(self.host.as_str(), |(_, h)| h);
@@ -64,6 +72,7 @@ mod tests {
         ] {
             let place: Place = text.parse().unwrap();
             assert_eq!((place.host.as_str(), place.machine(), place.path.as_str()), (host, machine, path));
+            assert_eq!(place.shell_host(), host.replace(['[', ']'], ""));
         }
         for bad in ["/local/path", "./a:b/c", "plain", ":x", "-oProxyCommand=sh:x", "a b:x", "vmferry://h/x"]
         {

@@ -151,7 +151,7 @@ fn ask(args: &Send, request: &Bootstrap) -> Result<BootstrapReply, Failure> {
     let vmferry = words(&args.remote_path, "--remote-path")?;
     let mut child = Command::new(&rsh[0])
         .args(&rsh[1..])
-        .arg(&args.to.host)
+        .arg(args.to.shell_host())
         .args(&vmferry)
         .args(["receive", "--once", "--stdio"])
         .stdin(Stdio::piped())
@@ -171,7 +171,7 @@ fn ask(args: &Send, request: &Bootstrap) -> Result<BootstrapReply, Failure> {
     };
     let wanted = result.is_err() || args.verbose;
     let said = complaints.filter(|_| wanted).map(Complaints::so_far).unwrap_or_default();
-    if args.verbose {
+    if args.verbose && !said.trim_ascii().is_empty() {
         complain(String::from_utf8_lossy(&said).trim_end());
     }
     result.map_err(|silence| explain(args, &rsh[0], &vmferry, silence, status, &said))

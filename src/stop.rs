@@ -8,11 +8,14 @@ use crate::exit;
 /// Ready at Ctrl-C, SIGTERM, or when the terminal goes away, with the sentence to end with. With
 /// `hang_up` false the last is ignored: a receiver outlives its remote shell.
 pub async fn requested(sentence: &'static str, hang_up: bool) -> Failure {
+    let ignored = hang_up_ignored();
     let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
     let [Ok(mut int), Ok(mut term), Ok(mut hup)] = kinds.map(signal) else {
         // Without handlers the signals do what they always do.
         return std::future::pending().await;
     };
+    // Installing a handler undid what nohup(1) had set up.
+    let hang_up = hang_up && !ignored;
     let hung_up = async {
         loop {
             hup.recv().await;
@@ -27,4 +30,12 @@ pub async fn requested(sentence: &'static str, hang_up: bool) -> Failure {
         () = hung_up => {}
     }
     Failure::new(exit::INTERRUPTED, sentence)
+}
+
+/// Whether SIGHUP, number 1, was ignored when this program was started: then bit 0 of `SigIgn` in
+/// proc_pid_status(5) is set.
+fn hang_up_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
 }

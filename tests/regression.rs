@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ferry::Ferry;
 use scene::fake::shell;
-use scene::{Scene, fault_fs, notices, says, slow_link};
+use scene::{Scene, fault_fs, hurry, notices, says, slow_link};
 use serde_json::Value;
 use testbed::faults::{DirectIo, Faults};
 use testbed::images;
@@ -219,4 +219,50 @@ fn an_engine_that_is_not_there_is_refused_before_anything_changes() {
     let denied = [testbed, "deny-io-uring".into(), "EPERM".into(), "--".into()];
     scene.send(&scene.local().args(["--engine", "uring"]).wrap(denied)).failed(3);
     scene.untouched();
+}
+
+/// The job was called done, and the name belonged to another file.
+#[test]
+fn a_part_file_that_somebody_replaced_is_not_given_the_name() {
+    for replaced in [true, false] {
+        let link = slow_link();
+        let scene = Scene::new(8 << 20).expecting_what_is_there();
+        let ferry = scene.over(&link).args(["--log-interval", "0.1"]);
+        let mut attempt = scene.start(&ferry);
+        attempt.until_copying();
+        let part = scene.there.join("disk.img.vmferry-part");
+        fs::rename(&part, scene.there.join("elsewhere")).unwrap();
+        if replaced {
+            fs::write(&part, "foreign").unwrap();
+        }
+        hurry(&link);
+        let reason = attempt.wait().failed(1);
+        says(&reason, &["there: ", "disk.img.vmferry-part is no longer the copy"]);
+        assert!(!scene.there.join("disk.img").exists());
+        assert_eq!(part.exists(), replaced, "what is not ours stays");
+    }
+}
+
+/// A copy started with nohup(1) ended when its terminal went away.
+#[test]
+fn nohup_is_respected() {
+    let link = slow_link();
+    let scene = Scene::new(8 << 20);
+    let ignoring = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"];
+    let mut attempt = scene.start(&scene.over(&link).args(["--log-interval", "0.1"]).wrap(ignoring));
+    attempt.until_copying();
+    attempt.signal("HUP");
+    hurry(&link);
+    attempt.wait().done();
+    scene.arrived();
+}
+
+/// The second leaf of a chunk ended the command by a panic.
+#[test]
+fn chunks_of_several_leaves_arrive() {
+    let scene = Scene::new((9 << 20) + 513);
+    for chunk in ["2M", "4M"] {
+        scene.send(&scene.local().args(["--force", "--chunk", chunk])).done();
+        scene.arrived();
+    }
 }

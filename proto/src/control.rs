@@ -147,6 +147,8 @@ pub struct Open {
     /// Data that may be written and not yet durable, bytes; `None`: 256 MiB, or more where flushes
     /// are slow.
     pub sync_window: Option<u64>,
+    /// Read everything back from the disk before it is committed.
+    pub readback: bool,
     /// What is moved.
     pub images: Vec<ImageEntry>,
 }
@@ -346,6 +348,7 @@ mod tests {
             force: true,
             dry_run: false,
             sync_window: Some(9),
+            readback: true,
             images: vec![entry, file],
         };
         let accept = Accept {

@@ -89,7 +89,7 @@ impl<'a> ChunkHasher<'a> {
             if self.map.any(i * blocks..(i + 1) * blocks) {
                 let begins = self.hashed == i * self.leaf;
                 if begins {
-                    self.hasher.reset();
+                    self.hasher = Hasher::new(); // a reset one keeps its offset
                     self.hasher.set_input_offset(self.start + self.hashed as u64);
                 }
                 self.hasher.update(&bytes[self.hashed..end]);
@@ -470,6 +470,36 @@ mod tests {
         bytes[G..G + 4].copy_from_slice(b"data");
         let d = digest(&bytes, ChunkSize::DEFAULT, |_| ());
         assert_eq!(hex(&d.tree), include_str!("../tests/golden/tree.hex").trim());
+    }
+
+    /// In whatever pieces a chunk arrives, each leaf has the hash that it has alone.
+    #[test]
+    fn chunks_may_grow_in_pieces() {
+        for (size, chunk) in
+            [(4 * G, "64K"), (4 * G, "1M"), (4 * G, "2M"), (8 * G, "4M"), (3 * G + 50, "4M"), (50, "64K")]
+        {
+            let chunk: ChunkSize = chunk.parse().unwrap();
+            let len = chunk.bytes() as usize;
+            let bytes = noise(size, 3);
+            for (index, part) in (0..).zip(bytes.chunks(len)) {
+                let mut map = BlockMap::EMPTY;
+                map.set(0..part.len().div_ceil(BLOCK as usize));
+                let leaf = chunk.leaf() as usize;
+                let starts = (index as usize * len..).step_by(leaf);
+                let mut want: Vec<Cv> = starts
+                    .zip(part.chunks(leaf))
+                    .map(|(at, leaf)| leaf_hash(at as u64, leaf, size as u64))
+                    .collect();
+                want.resize(chunk.leaves(), [0; 32]);
+                for step in [4096, 128 << 10, 3 * 4096 + 1, len] {
+                    let mut hasher = ChunkHasher::new(size as u64, chunk, index, &map);
+                    for end in (0..part.len()).step_by(step).skip(1).chain([part.len()]) {
+                        hasher.grow(&part[..end]);
+                    }
+                    assert_eq!(hasher.finish(), want, "{size} in {chunk}, pieces of {step}");
+                }
+            }
+        }
     }
 
     proptest! {

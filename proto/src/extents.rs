@@ -166,6 +166,13 @@ impl RunSet {
     }
 }
 
+/// Whether all bytes are zero.
+pub fn is_zero(bytes: &[u8]) -> bool {
+    // Data differs from zero in its first word nearly always; whole words let LLVM vectorise.
+    let (words, tail) = bytes.as_chunks::<64>();
+    words.iter().all(|w| w.iter().fold(0, |acc, b| acc | b) == 0) && tail.iter().all(|b| *b == 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,6 +22,7 @@ use crate::flush::{self, Window};
 use crate::lane::{self, LaneEnd};
 use crate::meter::Meter;
 use crate::part::Part;
+use crate::readback::{self, Expected};
 use crate::target;
 
 /// Writes in flight besides one buffer per lane.
@@ -61,6 +62,8 @@ pub(crate) struct Receiving {
     pub(crate) engine: Engine,
     pub(crate) meter: Meter,
     pub(crate) window: Window,
+    /// What the disk is to be asked for in the end, if it is.
+    pub(crate) readback: Option<Expected>,
     /// There may be something to acknowledge.
     pub(crate) acks: Notify,
     session: Mutex<ReceiverSession>,
@@ -261,6 +264,7 @@ fn prepare(open: &Open, setting: &Setting) -> Result<Receiving, Failure> {
         engine,
         meter: Meter::new(),
         window: Window::new(open.sync_window, setting.direct),
+        readback: open.readback.then(Expected::default),
         acks: Notify::new(),
         session: Mutex::new(ReceiverSession::new(open.epoch, chunk, &sizes)),
     })
@@ -347,13 +351,21 @@ fn acknowledge(job: &Receiving, say: &Say) {
 }
 
 /// Makes an image durable, compares, gives it its name.
-async fn commit(job: &Receiving, image: u32, ours: [u8; 32], theirs: [u8; 32]) -> Result<[u8; 32], Failure> {
+async fn commit(
+    job: &Arc<Receiving>,
+    image: u32,
+    ours: [u8; 32],
+    theirs: [u8; 32],
+) -> Result<[u8; 32], Failure> {
     flush::flush(job).await?;
     let part = &job.parts[image as usize];
     if ours != theirs {
         let name = &part.entry.name;
-        let kept = if part.in_place().is_some() { "" } else { "; it was not kept" };
-        return Err(Failure::new(4, format!("{name}: what arrived differs from what was read{kept}")));
+        let reason = format!("{name}: what arrived differs from what was read{}", part.not_kept());
+        return Err(Failure::new(4, reason));
+    }
+    if let Some(expected) = &job.readback {
+        readback::check(job, image, expected).await?;
     }
     part.commit(&job.engine).await?;
     Ok(ours)
@@ -375,7 +387,7 @@ async fn better_reason(id: LaneId, e: &Error, heard: &mut Heard) -> Failure {
     };
     match timeout(Duration::from_secs(2), wait).await {
         Ok(Some(failure)) => failure,
-        _ => Failure::new(1, format!("data connection {} was lost: {e}", id.0)),
+        _ => Failure::new(1, format!("data connection {} was lost: {e}; run the same command again", id.0)),
     }
 }
 

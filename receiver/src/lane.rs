@@ -115,11 +115,15 @@ async fn receive(
         job.meter.receive_wait.took(waiting.elapsed().saturating_sub(hashing));
         job.meter.hash.took(hashing);
         job.meter.received_bytes.add(u64::from(unit.bytes));
-        if hasher.finish() != *leaves {
+        let found = hasher.finish();
+        if found != *leaves {
             let at = unit.chunk * u64::from(chunk.bytes());
             let name = &part.entry.name;
             let reason = format!("{name}: the data at byte {at} arrived damaged; nothing of it was written");
             return Err(Failure::new(4, reason).into());
+        }
+        if let Some(expected) = &job.readback {
+            expected.note(unit.image, unit.chunk, &found);
         }
         let (map, ahead) = (*map, *ahead);
         let job = job.clone();

@@ -22,6 +22,7 @@ mod lane;
 mod leftover;
 mod meter;
 mod part;
+mod readback;
 mod target;
 
 pub use job::{Config, run};

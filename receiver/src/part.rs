@@ -80,6 +80,15 @@ impl Part {
         matches!(self.place, Place::Device).then(|| self.path.display().to_string())
     }
 
+    /// How a message about a copy that is wrong goes on.
+    pub(crate) fn not_kept(&self) -> &'static str {
+        match self.place {
+            Place::File(_) => "; the copy was not kept",
+            // What a device holds then is said at the sender, once for all failures.
+            Place::Device => "",
+        }
+    }
+
     /// Adds to what the user should know.
     pub(crate) fn say(&self, notices: Vec<String>) {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).extend(notices);
@@ -273,6 +282,11 @@ impl PartFile {
         let path = self.target.path();
         let name = self.target.name.as_str();
         let folder = fd(&self.target);
+        if !self.is_named() {
+            let shown = self.target.folder_path.join(&self.name);
+            let why = "somebody renamed, replaced or removed it during the copy";
+            return Err(Failure::new(1, format!("{} is no longer the copy: {why}", shown.display())));
+        }
         let renamed = if self.target.replaces {
             fs::renameat(folder, &self.name, folder, name)
         } else {
@@ -332,12 +346,15 @@ impl PartFile {
 
     /// Removes the part file, if the name still means the file that this run made.
     pub(crate) fn remove(&self) {
-        let folder = fd(&self.target);
-        let same = fs::statat(folder, &self.name, AtFlags::SYMLINK_NOFOLLOW)
-            .is_ok_and(|s| (s.st_dev, s.st_ino) == self.made);
-        if same {
+        if self.is_named() {
             // A part file that cannot be removed does not block the next attempt.
-            let _ = fs::unlinkat(folder, &self.name, AtFlags::empty());
+            let _ = fs::unlinkat(fd(&self.target), &self.name, AtFlags::empty());
         }
+    }
+
+    /// Whether the part file's name still means the file that this run made.
+    fn is_named(&self) -> bool {
+        fs::statat(fd(&self.target), &self.name, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|s| (s.st_dev, s.st_ino) == self.made)
     }
 }

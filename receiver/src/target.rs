@@ -222,6 +222,7 @@ mod tests {
             force,
             dry_run: false,
             sync_window: None,
+            readback: false,
             images: names.iter().map(entry).collect(),
         }
     }

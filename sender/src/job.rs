@@ -50,6 +50,8 @@ pub struct Options {
     pub dry_run: bool,
     /// Bytes that may be written at the destination and not yet durable; `None`: it decides.
     pub sync_window: Option<u64>,
+    /// The destination reads everything back from its disk before it is done.
+    pub readback: bool,
     /// All lanes together send no faster than this, bit/s.
     pub limit: Option<u64>,
     /// A receiver silent for so long is dead.
@@ -328,6 +330,7 @@ async fn open(control: &mut Lane, job: &Job) -> Result<Accept, Failure> {
         force: o.force,
         dry_run: o.dry_run,
         sync_window: o.sync_window,
+        readback: o.readback,
         images: job.sources.iter().map(|s| s.entry().clone()).collect(),
     });
     message::send(control, &message).await.map_err(lost)?;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use proto::extents::BlockMap;
+use proto::extents::{BlockMap, is_zero};
 use proto::geometry::{BLOCK, GRANULE};
 
 /// Zero runs shorter than this, bytes, between data travel as data: a hole costs the receiver an
@@ -39,12 +39,6 @@ pub(crate) fn data_map(bytes: &[u8], extents: &BlockMap) -> BlockMap {
         }
     }
     map
-}
-
-fn is_zero(bytes: &[u8]) -> bool {
-    // Data differs from zero in its first word nearly always; whole words let LLVM vectorise.
-    let (words, tail) = bytes.as_chunks::<64>();
-    words.iter().all(|w| w.iter().fold(0, |acc, b| acc | b) == 0) && tail.iter().all(|b| *b == 0)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use proto::manifest;
 use sender::job::Event;
 use sender::{Disk, Job, Meter, Options, Source, Summary, qcow2};
 
-use crate::cli::{Digest, Format, Send};
+use crate::cli::{Digest, Format, Send, Verify};
 use crate::progress::{self, Progress};
 use crate::report::Report;
 use crate::{exit, remote, stop};
@@ -50,6 +50,7 @@ fn send(args: &Send, report: &Report) -> Result<(), Failure> {
         dry_run: args.dry_run,
         sync_window: args.sync_window,
         limit: args.limit,
+        readback: args.verify == Verify::Readback,
         dead_after: Duration::from_secs(u64::from(args.peer_timeout)),
     };
     let disk = Disk::start(&options)?;
@@ -95,12 +96,14 @@ async fn drive(job: Job, total: u64, args: &Send, report: &Report) -> Result<Sum
         .await
         .map_err(|failure| incomplete(failure, &args.to.host, device.take()));
     progress.finish();
-    result.map_err(|failure| match in_place.into_inner() {
-        names if failure.exit == exit::INTERRUPTED && !names.is_empty() => {
-            let (names, rest) = (names.join(", "), "the rest is not: send that again");
-            Failure { reason: format!("interrupted; {names} is in place, {rest}"), ..failure }
-        }
-        _ => failure,
+    result.map_err(|failure| {
+        let names = in_place.into_inner().join(", ");
+        let reason = match failure.exit {
+            _ if names.is_empty() => failure.reason,
+            exit::INTERRUPTED => format!("interrupted; already in place: {names}; send the rest again"),
+            _ => format!("{}; already in place: {names}", failure.reason),
+        };
+        Failure { reason, ..failure }
     })
 }
 
