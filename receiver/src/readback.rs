@@ -93,7 +93,9 @@ async fn one(job: &Receiving, image: u32, chunk: u64, want: Option<Vec<Cv>>) -> 
     let len = job.chunk.len_of(chunk, size) as usize;
     let start = chunk * u64::from(job.chunk.bytes());
     let buffer = job.pool.take().await;
-    let (buffer, read) = job.engine.read(&part.image, buffer, start, len).await;
+    // A device has whole sectors, and the image may end within one.
+    let sectors = len.next_multiple_of(part.image.align()).min(buffer.len());
+    let (buffer, read) = job.engine.read(&part.image, buffer, start, sectors).await;
     let got = read.map_err(|e| Failure::new(1, e.to_string()))?;
     let leaf = job.chunk.leaf() as usize;
     for (i, at) in (0..len).step_by(leaf).enumerate() {

@@ -227,3 +227,18 @@ fn a_dry_run_changes_nothing() {
     // What would be told is told.
     assert!(notices(&sent).iter().any(|n| n.contains("larger")), "{:?}", notices(&sent));
 }
+
+/// Also where the image ends within a sector.
+#[test]
+fn a7_a_device_is_read_back() {
+    for sector in [512, 4096] {
+        let place = folder();
+        let image = place.path().join("disk.img");
+        patchwork(&image, 13 * MIB + 513);
+        let disk = old_disk(place.path(), 16 * MIB, sector);
+        for words in [&["--force"][..], &["--force", "--transport", "tcp", "--chunk", "64K"]] {
+            send(&image, disk.device(), &[words, &["--verify", "readback"]].concat()).done();
+            holds(&disk, &image);
+        }
+    }
+}
