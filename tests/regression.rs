@@ -6,12 +6,14 @@ mod scene;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::time::Duration;
 
 use ferry::Ferry;
 use scene::fake::shell;
 use scene::{Scene, fault_fs, hurry, notices, says, slow_link};
 use serde_json::Value;
+use testbed::disk::{Fs, LoopDisk};
 use testbed::faults::{DirectIo, Faults};
 use testbed::images;
 use testbed::net::{Link, LinkConfig};
@@ -264,5 +266,20 @@ fn chunks_of_several_leaves_arrive() {
     for chunk in ["2M", "4M"] {
         scene.send(&scene.local().args(["--force", "--chunk", chunk])).done();
         scene.arrived();
+    }
+}
+
+/// A dry run said that the job could start, and the job itself was refused.
+#[test]
+fn a_dry_run_finds_out_that_nothing_can_be_written() {
+    let place = ferry::folder();
+    let disk = LoopDisk::new(place.path(), 64 << 20, Fs::Ext4, 512).unwrap();
+    let folder = disk.folder().unwrap();
+    let remount = Command::new("mount").args(["-o", "remount,ro"]).arg(folder).status();
+    assert!(remount.unwrap().success());
+    let scene = Scene::new(1 << 20).to(folder).expecting_what_is_there();
+    for words in [&["--dry-run"][..], &[]] {
+        let reason = scene.send(&scene.local().args(words.iter().copied())).failed(3);
+        says(&reason, &["there: cannot write into folder", "Read-only file system"]);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use blockio::Image;
 use proto::control::{Failure, Open};
 use proto::manifest::{ImageEntry, check_name};
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{self, Access, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::device::{self, Device};
@@ -107,6 +107,11 @@ fn files(open: &Open, typed: PathBuf) -> Result<Vec<Target>, Failure> {
         }
     };
     let folder_path = folder_path.canonicalize().unwrap_or(folder_path);
+    // Else making the part file would find it out, which a dry run does not do.
+    if let Err(e) = fs::accessat(&folder, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+        let hint = hint(e.kind());
+        return refuse(format!("cannot write into folder {}: {e}{hint}", folder_path.display()));
+    }
     let mut targets = Vec::new();
     for image in &open.images {
         let name = single_name.clone().unwrap_or_else(|| image.name.clone());
