@@ -6,6 +6,7 @@ mod ferry;
 #[path = "../scene/mod.rs"]
 mod scene;
 
+mod bad_disks;
 mod copies;
 mod endings;
 mod refusals;

@@ -124,6 +124,7 @@ impl Passthrough {
                     return Err(Errno::OPNOTSUPP.into());
                 }
                 Fallocate::Unsupported => return Err(Errno::OPNOTSUPP.into()),
+                Fallocate::Ignored => return Ok(()),
                 Fallocate::NoSpace => return Err(Errno::NOSPC.into()),
                 Fallocate::Works | Fallocate::NoZeroRange => {}
             }

@@ -51,6 +51,8 @@ pub enum Fallocate {
     Unsupported,
     /// Every mode fails with ENOSPC.
     NoSpace,
+    /// Every mode succeeds and does nothing.
+    Ignored,
 }
 
 /// The lies; the default tells none. Ranges are bytes in any file.
