@@ -138,7 +138,13 @@ fn a_receiver_without_permission_says_so() {
     let reason = scene.send(&nobody).failed(3);
     says(
         &reason,
-        &["there", "cannot create", "disk.img.vmferry-part", "Permission denied", "another folder"],
+        &[
+            "there",
+            "cannot write into folder",
+            there.to_str().unwrap(),
+            "Permission denied",
+            "another folder",
+        ],
     );
     scene.untouched();
     fs::set_permissions(&there, fs::Permissions::from_mode(0o700)).unwrap();
