@@ -25,7 +25,7 @@
 //!
 //! Rooms: [`geometry`] fixed sizes, [`version`] hello, [`join`] proof of belonging, [`seal`]
 //! frame tags of lanes without TLS, [`manifest`] what is moved, [`control`] messages, [`frame`] data header, [`extents`] maps and run sets,
-//! [`digest`] whole-image hashes,
+//! [`leaves`] hashes of a chunk, [`digest`] of whole images,
 //! [`telemetry`] where a host's time goes, [`session`] both state machines (with their state table).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -36,6 +36,7 @@ pub mod extents;
 pub mod frame;
 pub mod geometry;
 pub mod join;
+pub mod leaves;
 pub mod manifest;
 pub mod seal;
 pub mod session;

@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::*;
 use proto::control::LaneId;
-use proto::digest::{ImageDigest, leaf_hash};
+use proto::digest::ImageDigest;
 use proto::extents::BlockMap;
 use proto::frame::{Body, Header};
 use proto::geometry::{BLOCK, ChunkSize};
+use proto::leaves::leaf_hash;
 use proto::session::{Disposition, ReceiverSession, SenderSession, Unit, Violation};
 
 const CHUNK: ChunkSize = ChunkSize::DEFAULT;

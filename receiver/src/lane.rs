@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use blockio::Buffer;
 use lanes::{Error, Lane};
 use proto::control::{Failure, LaneId};
-use proto::digest::ChunkHasher;
 use proto::extents::BlockMap;
 use proto::frame::{Body, HEADER_MAX, Header, header_len};
+use proto::leaves::ChunkHasher;
 use proto::session::Disposition;
 use tokio::task::JoinSet;
 

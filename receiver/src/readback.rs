@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use proto::control::Failure;
-use proto::digest::{Cv, leaf_hash};
+use proto::digest::Cv;
 use proto::extents::is_zero;
+use proto::leaves::leaf_hash;
 use rustix::fs::{Advice, fadvise};
 use tokio::task::JoinSet;
 

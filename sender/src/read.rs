@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use blockio::{Buffer, Engine, Pool};
 use proto::control::Failure;
-use proto::digest::{B3_ZERO_LIMIT, chunk_leaves};
+use proto::digest::B3_ZERO_LIMIT;
 use proto::extents::BlockMap;
 use proto::geometry::{BLOCK, ChunkSize};
+use proto::leaves::chunk_leaves;
 use proto::session::Unit;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
