@@ -50,6 +50,17 @@ fn a_leftover_gives_way_to_a_new_file() {
     assert!(!String::from_utf8_lossy(&marks.stdout).contains("vmferry"), "a finished copy is not marked");
 }
 
+/// A receiver that was killed between making its file and marking it.
+#[test]
+fn a_file_without_any_data_is_cleared_away() {
+    for size in [0, 1 << 20] {
+        let scene = Scene::new(1 << 20);
+        File::create(scene.there.join(PART)).unwrap().set_len(size).unwrap();
+        scene.send(&scene.local()).done();
+        scene.arrived();
+    }
+}
+
 #[test]
 fn somebody_elses_file_of_that_name_stays() {
     let scene = Scene::new(1 << 20);

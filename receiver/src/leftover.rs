@@ -2,8 +2,8 @@
 //!
 //! A name that ends like a part file's proves nothing: it may be a link to somebody's image, the
 //! source itself, or a file that another user holds open to change the copy later. So a left-over
-//! is removed only when it carries our mark and nobody else has it, and never written again: the
-//! new attempt makes a new file.
+//! is removed only when it carries our mark, or holds no data at all, and nobody else has it; and it
+//! is never written again: the new attempt makes a new file.
 
 use std::ffi::OsStr;
 
@@ -103,7 +103,10 @@ pub(crate) fn check(target: &Target, images: &[ImageEntry], clear: bool) -> Resu
     };
     lock(&image)?;
     let marked = fs::fgetxattr(image.file(), MARK, &mut [0u8; 8]).is_ok();
-    if !marked || stat.st_nlink != 1 || stat.st_uid != rustix::process::geteuid().as_raw() {
+    // A receiver that was killed before it could mark its file. Both are asked: a file system may
+    // lie about holes.
+    let holds_nothing = stat.st_blocks == 0 && image.next_data(0).is_ok_and(|data| data.is_none());
+    if !(marked || holds_nothing) || stat.st_nlink != 1 || stat.st_uid != rustix::process::geteuid().as_raw() {
         return refuse("exists and is not an unfinished copy of this user's");
     }
     match image.users() {
