@@ -106,7 +106,8 @@ pub(crate) fn check(target: &Target, images: &[ImageEntry], clear: bool) -> Resu
     // A receiver that was killed before it could mark its file. Both are asked: a file system may
     // lie about holes.
     let holds_nothing = stat.st_blocks == 0 && image.next_data(0).is_ok_and(|data| data.is_none());
-    if !(marked || holds_nothing) || stat.st_nlink != 1 || stat.st_uid != rustix::process::geteuid().as_raw() {
+    if !(marked || holds_nothing) || stat.st_nlink != 1 || stat.st_uid != rustix::process::geteuid().as_raw()
+    {
         return refuse("exists and is not an unfinished copy of this user's");
     }
     match image.users() {
