@@ -70,7 +70,7 @@ pub fn start(args: &Send) -> Result<Receiver, Failure> {
         return Err(no_address(args.to.machine(), family(args)));
     }
     let dialer = Dialer {
-        config: tls::client(&identity, Fingerprint(fingerprint)).map_err(crypto)?,
+        config: tls::client(&identity, tls::pin(Fingerprint(fingerprint))).map_err(crypto)?,
         transport: args.transport.into(),
         secret,
         session,

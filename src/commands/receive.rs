@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use blockio::EngineChoice;
 use lanes::identity::{Fingerprint, Identity, random};
-use lanes::listen::{self, Doorkeeper};
+use lanes::listen::{self, Doorkeeper, Pass};
 use lanes::{tls, tune::Tuning};
 use proto::control::{Bootstrap, BootstrapReply, Failure, SessionId};
 use receiver::Config;
@@ -83,15 +83,15 @@ fn prepare(request: &Bootstrap) -> Result<(BootstrapReply, Config), Failure> {
     let session = SessionId(random().map_err(refused)?);
     let (listener, port) = listen::bind(request.ports).map_err(refused)?;
     let dead_after = Duration::from_millis(u64::from(request.dead_after_ms));
+    let peer = Fingerprint(request.fingerprint);
     let config = Config {
         listener,
         keeper: Doorkeeper {
-            config: tls::server(&identity, Fingerprint(request.fingerprint)).map_err(refused)?,
-            transport: request.transport,
-            secret: request.secret.clone(),
-            session,
+            config: tls::server(&identity, tls::pin(peer)).map_err(refused)?,
             tuning: Tuning { unsent: 0, dead_after },
         },
+        session,
+        pass: Pass { transport: request.transport, secret: request.secret.clone(), peer },
         engine,
         direct: request.direct,
         memory: (request.memory > 0).then_some(request.memory),
