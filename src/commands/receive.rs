@@ -13,7 +13,6 @@ use proto::control::{Bootstrap, BootstrapReply, Failure, SessionId};
 use receiver::Config;
 
 use crate::bootstrap::{self, BootstrapError};
-use crate::cli::Receive;
 use crate::terminal::complain as tell;
 use crate::{exit, stop};
 
@@ -21,7 +20,7 @@ const INTERRUPTED: &str =
     "the receiver was told to end; unfinished copies were removed: run the same command again";
 
 /// Runs the verb.
-pub fn run(_: &Receive) -> ExitCode {
+pub fn run() -> ExitCode {
     let config = match greet() {
         Ok(config) => config,
         Err(code) => return code,
