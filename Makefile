@@ -1,15 +1,15 @@
-# The doors: make deps | demo | test | fuzz | check | bench | install
+# The doors: make deps | demo | test | fuzz | check | bench | install | install-service
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test fuzz check bench install
+.PHONY: help deps build demo test fuzz check bench install install-service
 
 PREFIX ?= /usr/local
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # What building and the tests call; the command itself needs none of it.
 DEPS := acl attr b3sum btrfs-progs build-essential cmake e2fsprogs iproute2 jq mount nftables \
-        openssh-client procps python3 qemu-utils strace util-linux util-linux-extra xfsprogs
+        openssh-client procps python3 qemu-utils strace systemd util-linux util-linux-extra xfsprogs
 
 help:            ## this list
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 deps:            ## install the Debian packages that building and tests need
 	@missing=$$(dpkg-query -W -f='$${db:Status-Abbrev} $${Package}\n' $(DEPS) 2>/dev/null | awk '$$1=="ii"{print $$2}'); \
@@ -48,3 +48,9 @@ bench: deps      ## against the raw loop, over a shaped link (root)
 
 install: build   ## to $(PREFIX)/bin
 	install -D -m 755 target/release/vmferry $(DESTDIR)$(PREFIX)/bin/vmferry
+
+install-service: install ## also the receiver service, for systemd
+	install -D -m 644 docs/service.md $(DESTDIR)$(PREFIX)/share/doc/vmferry/service.md
+	install -D -m 644 packaging/vmferry.socket $(DESTDIR)/etc/systemd/system/vmferry.socket
+	sed 's#/usr/local#$(PREFIX)#' packaging/vmferry.service | install -D -m 644 /dev/stdin $(DESTDIR)/etc/systemd/system/vmferry.service
+	[ -n "$(DESTDIR)" ] || systemctl daemon-reload

@@ -267,7 +267,7 @@ pub struct Allow {
 /// Arguments of `trust`.
 #[derive(Args, Debug)]
 pub struct Trust {
-    /// Host as in vmferry://HOST[:PORT]/
+    /// Host as in `vmferry://HOST/`, with its port if it has another than 8637
     #[arg(value_name = "HOST[:PORT]")]
     pub host: String,
     /// What 'vmferry key' prints there, for the user that the service runs as

@@ -39,6 +39,9 @@ impl Ground {
         });
         match opened {
             Ok(folder) => Ok(Ground { rule, folder, path }),
+            Err(Errno::NOSYS) => refuse(
+                "the service may not use openat2(2), without which it lets nobody in: take RestrictSUIDSGID= out of its unit, or whatever filters its system calls".into(),
+            ),
             Err(e) => refuse(format!("the folder of this key, {}, cannot be opened: {e}", path.display())),
         }
     }
