@@ -128,33 +128,10 @@ impl Ground {
 mod tests {
     use super::*;
     use lanes::identity::Fingerprint;
-    use proto::manifest::{ImageEntry, SourceIdentity};
     use std::os::unix::fs::symlink;
 
     fn open(path: &str, images: usize) -> Open {
-        let image = ImageEntry {
-            name: "a".into(),
-            size: 4096,
-            sector: None,
-            allocated: 4096,
-            mode: 0o600,
-            uid: 7,
-            gid: 7,
-            xattrs: vec![],
-            identity: SourceIdentity { dev: 0, ino: 0, mtime_ns: 0, ctime_ns: 0 },
-        };
-        Open {
-            job: [0; 16],
-            epoch: 1,
-            chunk: 1 << 20,
-            lanes: 1,
-            path: path.into(),
-            force: false,
-            dry_run: false,
-            sync_window: None,
-            readback: false,
-            images: vec![image; images],
-        }
+        crate::target::tests::open(Path::new(path), &vec!["a"; images], false)
     }
 
     #[test]
@@ -203,6 +180,7 @@ mod tests {
         };
         let ground = Ground::open(dir.path(), Arc::new(rule)).unwrap();
         let mut two = open("", 2);
+        (two.images[0].uid, two.images[0].gid) = (7, 7);
         ground.check(&mut two).unwrap();
         assert_ne!((two.images[0].uid, two.images[0].gid), (7, 7), "the service's own");
         assert!(ground.check(&mut open("", 3)).unwrap_err().reason.contains("12288 bytes"));

@@ -235,11 +235,11 @@ fn room(folder: &OwnedFd, path: &Path, images: &[ImageEntry], force: bool) -> Re
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proto::manifest::SourceIdentity;
 
-    fn open(path: &Path, names: &[&str], force: bool) -> Open {
+    pub(crate) fn open(path: &Path, names: &[&str], force: bool) -> Open {
         let entry = |name: &&str| ImageEntry {
             name: (*name).into(),
             size: 4096,
