@@ -22,8 +22,20 @@ mod terminal;
 
 use std::process::ExitCode;
 
+use proto::control::Failure;
+
 fn main() -> ExitCode {
-    let cli = cli::Cli::read(std::env::args_os()).unwrap_or_else(|e| e.exit());
+    let words: Vec<_> = std::env::args_os().collect();
+    let json = words.iter().any(|word| word == "--json");
+    let cli = cli::Cli::read(words).unwrap_or_else(|e| {
+        // A script that asked for objects gets one, also when it asked wrongly.
+        if json && e.use_stderr() {
+            let text = e.to_string();
+            let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            report::failed_object(&Failure::new(exit::USAGE, first));
+        }
+        e.exit()
+    });
     match cli.command {
         cli::Command::Send(args) => commands::send::run(&args),
         cli::Command::Receive(args) => match &args.into {

@@ -217,10 +217,15 @@ impl Report {
     /// The job failed.
     pub fn failed(&self, failure: &Failure) {
         if self.json {
-            Self::object(&Line::Failed { exit: failure.exit, reason: &failure.reason });
+            failed_object(failure);
         }
         complain(&format!("vmferry: {}", failure.reason));
     }
+}
+
+/// The last object of what failed, also when there is no job yet.
+pub fn failed_object(failure: &Failure) {
+    Report::object(&Line::Failed { exit: failure.exit, reason: &failure.reason });
 }
 
 /// Bytes for people: `4.0 GiB`.

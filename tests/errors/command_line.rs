@@ -5,6 +5,9 @@ use std::process::Command;
 use crate::ferry::vmferry;
 use crate::scene::{Attempt, Scene, says};
 
+/// What 'vmferry key' prints.
+const KEY: &str = "SHA256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
 fn run(words: &[&str]) -> crate::ferry::Sent {
     let mut command = Command::new(vmferry());
     command.args(words).stdin(std::process::Stdio::null());
@@ -33,11 +36,37 @@ fn words_that_make_no_sense() {
         &["send", "disk.img", "there:", "--peer-timeout", "1"],
         &["send", "disk.img", "there:", "--no-such-option"],
         &["receive"],
+        &["receive", "--once"],
+        &["receive", "--once", "--stdio", "--into", "/tmp"],
+        &["receive", "--listen", "7000"],
+        &["send", "disk.img", "vmferry://"],
+        &["send", "disk.img", "vmferry://there:0/"],
+        &["send", "disk.img", "vmferry://there/", "--port", "7000"],
+        &["allow"],
+        &["allow", "SHA256:12"],
+        &["allow", "--into", "/etc", KEY],
+        &["allow", "--device", "sda", KEY],
+        &["allow", "--remove", "--overwrite", KEY],
+        &["trust", "there"],
+        &["trust", "a b", KEY],
     ] {
         let sent = run(words);
         assert_eq!(sent.exit, 2, "{words:?}: {}", sent.stderr);
         assert!(sent.stdout.is_empty() && !sent.stderr.is_empty(), "{words:?}");
     }
+}
+
+/// A script reads one language, whatever went wrong.
+#[test]
+fn with_json_a_wrong_command_line_is_an_object_as_well() {
+    for (word, named) in [("--no-such-option", "--no-such-option"), ("--streams=0", "--streams")] {
+        let sent = run(&["send", "disk.img", "there:", word, "--json"]);
+        assert_eq!(sent.exit, 2);
+        let events = sent.events();
+        assert_eq!((events.len(), &events[0]["event"], &events[0]["exit"]), (1, &"failed".into(), &2.into()));
+        says(events[0]["reason"].as_str().unwrap(), &[named]);
+    }
+    assert!(run(&["send", "--help", "--json"]).stdout.contains("Usage"), "help is help");
 }
 
 #[test]
