@@ -18,4 +18,5 @@ mod odd_sizes;
 mod owner_and_mode;
 mod qcow2;
 mod reasons;
+mod silence;
 mod wire;
