@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::stream::{Connection, Lane, buffered};
 use crate::tls::{EXPORTER_LABEL, WRITE_BUFFER, is_wrong_key};
-use crate::tune::{SourcePorts, Tuning, apply};
+use crate::tune::{SourcePorts, Tuning, apply, wait_for_a_busy_peer};
 use crate::{Error, identity};
 
 /// Between two addresses that are tried side by side (RFC 8305, section 5: 250 ms).
@@ -89,6 +89,9 @@ impl Dialer {
     async fn connect(&self, lane: LaneId, peer: SocketAddr) -> io::Result<TcpStream> {
         let socket = self.ports.bind(lane.0, peer.ip())?.connect(peer).await?;
         apply(&socket, &self.tuning)?;
+        if lane != CONTROL {
+            wait_for_a_busy_peer(&socket)?;
+        }
         Ok(socket)
     }
 

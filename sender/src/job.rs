@@ -16,6 +16,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::cause::{self, Cause};
 use crate::control::{self, Committed, Ended};
 use crate::digest::Digester;
 use crate::dispatch;
@@ -25,7 +26,7 @@ use crate::read::{DEPTH, Reader};
 use crate::source::Source;
 
 /// When a lane breaks, the receiver's own reason may still be on its way: wait so long for it.
-const REASON_GRACE: Duration = Duration::from_secs(3);
+pub(crate) const REASON_GRACE: Duration = Duration::from_secs(3);
 /// Units ready to be sent; data among them is bounded by the pool anyway.
 const READY: usize = 256;
 
@@ -138,7 +139,7 @@ impl Shared {
 }
 
 /// Which part of the job ended, and how.
-enum Part {
+pub(crate) enum Part {
     Reader(Result<(), Failure>),
     Lane(LaneId, Result<(), lanes::Error>),
     Listener(Ended),
@@ -207,14 +208,23 @@ pub async fn run(
         });
     }
 
+    // Of these the receiver was told to finish, and has not told that it did.
+    let mut asked: Vec<String> = Vec::new();
     let work = async {
+        let mut stop = std::pin::pin!(stop);
         let (ready, take) = async_channel::bounded(READY);
         let via = if job.via.is_empty() { vec![peer] } else { job.via.clone() };
-        for (id, lane) in join_lanes(&job.dialer, &via, o.streams, &shared).await? {
+        let joined = tokio::select! {
+            joined = join_lanes(&job.dialer, &via, o.streams, &shared) => joined?,
+            Some(part) = parts.join_next() => return Err(cause::too_early(part)),
+            failure = &mut stop => return Err(Cause::Ours(failure)),
+        };
+        for (id, lane) in joined {
             let (queue, shared, chunk) = (take.clone(), shared.clone(), o.chunk);
             parts.spawn(async move { Part::Lane(id, dispatch::run(id, lane, chunk, queue, shared).await) });
         }
         drop(take);
+        let file = accept.in_place.is_none();
         accept.in_place.into_iter().for_each(|device| events(Event::Overwriting(device)));
         let reader = Reader {
             sources: sources.clone(),
@@ -227,13 +237,15 @@ pub async fn run(
         };
         parts.spawn(async move { Part::Reader(reader.run().await) });
         let (mut digests, mut in_place) = (BTreeMap::new(), 0);
-        let mut stop = std::pin::pin!(stop);
         loop {
             tokio::select! {
                 Some(part) = parts.join_next() => {
-                    if let Some((image, announced)) = settle(part)? {
+                    if let Some((image, announced)) = cause::settle(part)? {
                         let _ = say.send(ToReceiver::Finish { image, tree: announced.tree });
-                        digests.insert(sources[image as usize].entry().name.clone(), announced);
+                        let name = &sources[image as usize].entry().name;
+                        // What a device holds is incomplete until it is known not to be.
+                        asked.extend(file.then(|| name.clone()));
+                        digests.insert(name.clone(), announced);
                     }
                 }
                 () = shared.progressed.notified() => {
@@ -247,6 +259,7 @@ pub async fn run(
                 Some(done) = commits.recv() => {
                     let name = &sources[done.image as usize].entry().name;
                     check(&done, digests.get(name))?;
+                    asked.retain(|other| other != name);
                     let mut notices = sources[done.image as usize].late_notices();
                     notices.extend(said_by(&job.host, done.notices));
                     events(Event::Committed { name: name.clone(), path: done.path, notices });
@@ -271,7 +284,7 @@ pub async fn run(
             Ok(Summary { digests, engines, bottleneck, meter })
         }
         Err(cause) => {
-            let failure = first_cause(cause, &job.host, &mut parts).await;
+            let failure = cause::first(cause, &job.host, &asked, &mut parts).await;
             let _ = say.send(ToReceiver::Abort(failure.clone()));
             drop(say);
             let _ = timeout(REASON_GRACE, until_speaker_ends(&mut parts)).await;
@@ -342,7 +355,10 @@ async fn open(control: &mut Lane, job: &Job) -> Result<Accept, Failure> {
             Ok(Ok(ToSender::Heartbeat)) => {}
             Ok(Ok(_)) => return Err(Failure::new(1, "the receiver answered out of turn")),
             Ok(Err(e)) => return Err(lost(e)),
-            Err(_) => return Err(Failure::new(1, "the receiver fell silent before the job began")),
+            Err(_) => {
+                let silent = lanes::Error::Silent { seconds: o.dead_after.as_secs() };
+                return Err(cause::peer_lost(&job.host, &silent, &[]));
+            }
         }
     }
 }
@@ -351,7 +367,7 @@ fn said_by(host: &str, sentences: Vec<String>) -> impl Iterator<Item = String> {
     sentences.into_iter().map(move |sentence| format!("{host}: {sentence}"))
 }
 
-fn failure_of(host: &str, failure: Failure) -> Failure {
+pub(crate) fn failure_of(host: &str, failure: Failure) -> Failure {
     Failure { reason: format!("{host}: {}", failure.reason), ..failure }
 }
 
@@ -412,62 +428,6 @@ fn check(done: &Committed, ours: Option<&Digests>) -> Result<(), Cause> {
         return Ok(());
     }
     Err(Cause::Ours(Failure::new(4, format!("{} differs from the source after the copy", done.path))))
-}
-
-/// Why the job ends early.
-enum Cause {
-    /// Found here.
-    Ours(Failure),
-    /// Said by the receiver.
-    Theirs(Failure),
-    /// A connection broke: the receiver may have a better reason.
-    Connection(String),
-    /// Not all lanes could be joined: as well. With those that were.
-    Unjoined(Failure, Vec<(LaneId, Lane)>),
-}
-
-/// Takes in the end of one part; digests are passed on.
-fn settle(part: Result<Part, tokio::task::JoinError>) -> Result<Option<(u32, Digests)>, Cause> {
-    match part {
-        Ok(Part::Digests(done)) => done.map(Some).map_err(Cause::Ours),
-        Ok(Part::Reader(done)) => done.map(|()| None).map_err(Cause::Ours),
-        Ok(Part::Lane(_, Ok(())) | Part::Speaker(Ok(()))) => Ok(None),
-        Ok(Part::Lane(id, Err(e))) => Err(Cause::Connection(format!("data connection {}: {e}", id.0))),
-        Ok(Part::Speaker(Err(e))) => Err(Cause::Connection(e.to_string())),
-        Ok(Part::Listener(Ended::ByReceiver(failure))) => Err(Cause::Theirs(failure)),
-        Ok(Part::Listener(Ended::Lost(e))) => Err(Cause::Connection(e.to_string())),
-        Ok(Part::Listener(Ended::Violation(what))) => {
-            Err(Cause::Ours(Failure::new(1, format!("the receiver broke the protocol: {what}"))))
-        }
-        Err(e) => Err(Cause::Ours(Failure::new(1, format!("a task broke down: {e}")))),
-    }
-}
-
-/// The reason to show: what the receiver says wins over the resets that follow from it.
-async fn first_cause(cause: Cause, host: &str, parts: &mut JoinSet<Part>) -> Failure {
-    let (symptom, _kept) = match cause {
-        Cause::Ours(failure) => return failure,
-        Cause::Theirs(failure) => return failure_of(host, failure),
-        Cause::Unjoined(failure, lanes) => (failure, lanes),
-        Cause::Connection(symptom) => {
-            let reason = format!(
-                "the receiver went away without a reason ({symptom}): check {host} and the way to it, then send again"
-            );
-            (Failure::new(1, reason), Vec::new())
-        }
-    };
-    let said = async {
-        while let Some(part) = parts.join_next().await {
-            if let Ok(Part::Listener(Ended::ByReceiver(failure))) = part {
-                return Some(failure);
-            }
-        }
-        None
-    };
-    match timeout(REASON_GRACE, said).await {
-        Ok(Some(failure)) => failure_of(host, failure),
-        _ => symptom,
-    }
 }
 
 async fn until_speaker_ends(parts: &mut JoinSet<Part>) {
