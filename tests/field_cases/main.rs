@@ -12,6 +12,7 @@ mod watch;
 mod allocation;
 mod changed_source;
 mod direct_io;
+mod full_pool;
 mod in_use;
 mod no_uring;
 mod odd_sizes;
