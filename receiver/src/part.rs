@@ -298,6 +298,12 @@ impl PartFile {
             let why = "somebody renamed, replaced or removed it during the copy";
             return Err(Failure::new(1, format!("{} is no longer the copy: {why}", shown.display())));
         }
+        let led_to = fs::stat(&self.target.folder_path).and_then(|there| Ok((there, fs::fstat(folder)?)));
+        if !led_to.is_ok_and(|(there, ours)| (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)) {
+            let shown = self.target.folder_path.display();
+            let why = "somebody moved, replaced or removed it during the copy";
+            return Err(Failure::new(1, format!("{shown} is no longer the folder of the copy: {why}")));
+        }
         let renamed = if self.target.replaces {
             fs::renameat(folder, &self.name, folder, name)
         } else {
