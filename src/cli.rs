@@ -1,12 +1,13 @@
 //! The command line. Words are parsed here and nowhere else.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use blockio::EngineChoice;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use proto::geometry::ChunkSize;
+use lanes::identity::Fingerprint;
+use proto::geometry::{ChunkSize, parse_size};
 
 use crate::place::Place;
 
@@ -24,8 +25,15 @@ pub struct Cli {
 pub enum Command {
     /// Send images to another host (starts the receiver there through ssh)
     Send(Box<Send>),
-    /// Receive one job; started by the sender through the remote shell
-    Receive(Receive),
+    /// Receive: as a service that senders reach as vmferry://HOST/PATH; or one job, started by the
+    /// sender through the remote shell
+    Receive(Box<Receive>),
+    /// Show this user's public key, for others to allow or to trust; the first time, make the pair
+    Key(Key),
+    /// Say who may send to this host's service, and what; alone: show it
+    Allow(Allow),
+    /// Say which key a service is known by
+    Trust(Trust),
 }
 
 impl Cli {
@@ -45,10 +53,13 @@ impl Cli {
 
 /// Arguments of `send`.
 #[derive(Args, Debug)]
-#[command(override_usage = "vmferry send [OPTIONS] <IMAGE>... <HOST:PATH>")]
+#[command(
+    override_usage = "vmferry send [OPTIONS] <IMAGE>... <HOST:PATH>\n       vmferry send [OPTIONS] <IMAGE>... vmferry://HOST[:PORT]/PATH"
+)]
 pub struct Send {
     /// Images (raw or qcow2 files, block devices; copied byte for byte), then where to: HOST:FILE,
-    /// HOST:FOLDER (several images need a folder), or HOST:DEVICE
+    /// HOST:FOLDER (several images need a folder), or HOST:DEVICE; vmferry://HOST/PATH: to a receiver
+    /// service, below the folder that it gives
     // One list for both: clap cannot tell the last positional from the ones before it when an
     // option stands in between.
     #[arg(required = true, value_name = "IMAGE... HOST:PATH")]
@@ -86,6 +97,11 @@ pub struct Send {
     #[arg(long, value_name = "COMMAND", default_value = "vmferry")]
     pub remote_path: String,
 
+    /// Folder of the files key and hosts, for services [default: /etc/vmferry as root, else
+    /// ~/.config/vmferry]
+    #[arg(long, value_name = "DIR")]
+    pub config: Option<PathBuf>,
+
     /// Replace existing destination files, overwrite a device; also send an image that something may
     /// be writing
     #[arg(long)]
@@ -110,7 +126,7 @@ pub struct Send {
     #[arg(long, value_name = "SIZE", default_value_t = ChunkSize::DEFAULT)]
     pub chunk: ChunkSize,
     /// Memory for buffers on each end, with K, M, G or T [default: what the streams need]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: Option<u64>,
     /// How to do disk I/O on both ends
     #[arg(long, value_name = "auto|uring|sync", default_value_t = EngineChoice::Auto)]
@@ -120,7 +136,7 @@ pub struct Send {
     pub no_direct: bool,
     /// Data that a power cut at the destination may cost, that is between two flushes [default:
     /// 256M, or more where flushing would take over 2 % of the time]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub sync_window: Option<u64>,
     /// A peer that is silent for so long is dead, seconds (3 to 3600)
     #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(3..=3600))]
@@ -149,19 +165,127 @@ impl Send {
         }
         let place = last.to_str().ok_or_else(|| format!("'{}' is not valid UTF-8", last.display()))?;
         self.to = place.parse()?;
+        if self.to.service.is_some() && self.port.is_some() {
+            return Err("--port: a service has its port in its name, vmferry://HOST:PORT/PATH".into());
+        }
         Ok(())
     }
 }
 
 /// Arguments of `receive`.
 #[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("how").required(true).args(["once", "into"]))]
 pub struct Receive {
     /// Receive one job, then end
-    #[arg(long, required = true)]
+    #[arg(long, requires = "stdio", conflicts_with_all = ["listen", "into", "metrics"])]
     pub once: bool,
     /// Be told the job's keys on standard input
-    #[arg(long, required = true)]
+    #[arg(long, requires = "once")]
     pub stdio: bool,
+
+    /// Serve: everything that senders bring goes below this folder
+    #[arg(long, value_name = "DIR")]
+    pub into: Option<PathBuf>,
+    /// Address, port, or both, to listen on; several are possible [default: the sockets that systemd
+    /// hands over, else port 8637 of all addresses]
+    #[arg(long, value_name = "ADDR[:PORT]", requires = "into")]
+    pub listen: Vec<String>,
+    /// Folder of the files key and allow [default: /etc/vmferry as root, else ~/.config/vmferry]
+    #[arg(long, value_name = "DIR", requires = "into")]
+    pub config: Option<PathBuf>,
+    /// Jobs at once
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    pub jobs: u32,
+    /// Jobs at once of one key
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    pub jobs_per_key: u32,
+    /// Data connections at once of one key, all its jobs together
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
+    pub lanes_per_key: u32,
+    /// Memory for the buffers of all jobs
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    pub memory: u64,
+    /// Memory for the buffers of the jobs of one key
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = parse_size)]
+    pub memory_per_key: u64,
+    /// A connection that acknowledges nothing for so long is dead, seconds (3 to 3600)
+    #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(3..=3600))]
+    pub peer_timeout: u32,
+    /// Keep figures for Prometheus in this file (the node exporter's textfile collector reads it)
+    #[arg(long, value_name = "FILE", requires = "into")]
+    pub metrics: Option<PathBuf>,
+    /// Log one JSON object a line on standard output (docs/service.md)
+    #[arg(long, requires = "into")]
+    pub json: bool,
+}
+
+/// Arguments of `key`.
+#[derive(Args, Debug)]
+pub struct Key {
+    /// Folder of keys [default: /etc/vmferry as root, else ~/.config/vmferry]
+    #[arg(long, value_name = "DIR")]
+    pub config: Option<PathBuf>,
+}
+
+/// Arguments of `allow`.
+#[derive(Args, Debug)]
+pub struct Allow {
+    /// Who: what 'vmferry key' prints for the sending user; what is said of it replaces what was said
+    /// before
+    #[arg(value_name = "KEY", required_unless_present = "list")]
+    pub key: Option<Fingerprint>,
+    /// Show who may send
+    #[arg(long, conflicts_with_all = ["key", "remove"])]
+    pub list: bool,
+    /// No longer
+    #[arg(long, conflicts_with_all = ["name", "into", "max_bytes", "overwrite", "device", "keep_owner"])]
+    pub remove: bool,
+    /// What logs call it
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Folder that its images stay below, relative to the one that the service writes into [default:
+    /// that one]
+    #[arg(long, value_name = "FOLDER", value_parser = below)]
+    pub into: Option<PathBuf>,
+    /// Size that the images of one job may have together
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub max_bytes: Option<u64>,
+    /// It may replace files
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Block device that it may overwrite, named as it will name it; several are possible
+    #[arg(long, value_name = "PATH", value_parser = absolute)]
+    pub device: Vec<PathBuf>,
+    /// Images keep the owner that they have at the source (the service must be root)
+    #[arg(long)]
+    pub keep_owner: bool,
+    /// Folder of keys [default: /etc/vmferry as root, else ~/.config/vmferry]
+    #[arg(long, value_name = "DIR")]
+    pub config: Option<PathBuf>,
+}
+
+/// Arguments of `trust`.
+#[derive(Args, Debug)]
+pub struct Trust {
+    /// Host as in vmferry://HOST[:PORT]/
+    #[arg(value_name = "HOST[:PORT]")]
+    pub host: String,
+    /// What 'vmferry key' prints there, for the user that the service runs as
+    #[arg(value_name = "KEY")]
+    pub key: Fingerprint,
+    /// Folder of keys [default: /etc/vmferry as root, else ~/.config/vmferry]
+    #[arg(long, value_name = "DIR")]
+    pub config: Option<PathBuf>,
+}
+
+fn below(text: &str) -> Result<PathBuf, String> {
+    receiver::rules::below(Path::new(text))
+}
+
+fn absolute(text: &str) -> Result<PathBuf, String> {
+    Some(PathBuf::from(text))
+        .filter(|p| p.is_absolute())
+        .ok_or_else(|| format!("'{text}' is not a whole path"))
 }
 
 /// Transports.
@@ -207,25 +331,6 @@ pub enum Digest {
     Tree,
     /// What b3sum prints, whatever it takes
     B3,
-}
-
-/// `4G`, `512M`, `64K` or bytes; powers of 1024.
-pub fn size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("'{text}' is not a size: write 512M or 2G");
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let scale = match &text[digits.len()..] {
-        "" => 0,
-        "K" | "k" | "KiB" => 10,
-        "M" | "m" | "MiB" => 20,
-        "G" | "g" | "GiB" => 30,
-        "T" | "t" | "TiB" => 40,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = digits.parse().map_err(|_| wrong())?;
-    match number.checked_mul(1 << scale) {
-        Some(0) | None => Err(wrong()),
-        Some(bytes) => Ok(bytes),
-    }
 }
 
 /// Bits per second.
@@ -278,11 +383,6 @@ mod tests {
 
     #[test]
     fn values_are_checked_where_they_are_typed() {
-        assert_eq!(size("2G"), Ok(2 << 30));
-        assert_eq!(size("1024"), Ok(1024));
-        for bad in ["", "0", "G", "1.5G", "-1", "99999999T", "5X"] {
-            assert!(size(bad).is_err(), "{bad}");
-        }
         for (text, bits) in
             [("800Mb/s", 800_000_000), ("2.5Gb/s", 2_500_000_000), ("1MB/s", 8_000_000), ("1 MiB/s", 8 << 20)]
         {

@@ -10,6 +10,9 @@ mod bootstrap;
 mod cli;
 mod commands;
 mod exit;
+mod keys;
+mod log;
+mod metrics;
 mod place;
 mod progress;
 mod remote;
@@ -23,6 +26,12 @@ fn main() -> ExitCode {
     let cli = cli::Cli::read(std::env::args_os()).unwrap_or_else(|e| e.exit());
     match cli.command {
         cli::Command::Send(args) => commands::send::run(&args),
-        cli::Command::Receive(args) => commands::receive::run(&args),
+        cli::Command::Receive(args) => match &args.into {
+            Some(folder) => commands::serve::run(&args, folder),
+            None => commands::receive::run(),
+        },
+        cli::Command::Key(args) => commands::key::show(&args),
+        cli::Command::Allow(args) => commands::key::allow(&args),
+        cli::Command::Trust(args) => commands::key::trust(&args),
     }
 }

@@ -1,4 +1,4 @@
-//! Starts the receiver on the other host through a remote shell.
+//! Comes by a receiver on the other host: starts one through a remote shell, or asks a service.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 use lanes::dial::Dialer;
 use lanes::identity::{Fingerprint, Identity, random};
 use lanes::{tls, tune};
-use proto::control::{Bootstrap, BootstrapReply, Failure};
+use proto::control::{Bootstrap, BootstrapReply, Failure, SessionId};
 use proto::join::Secret;
+
+mod service;
 
 use crate::bootstrap::{self, BootstrapError};
 use crate::cli::Send;
@@ -34,27 +36,22 @@ pub struct Receiver {
     pub via: Vec<SocketAddr>,
 }
 
-/// Starts it and exchanges keys.
+/// Finds or starts it and exchanges keys.
 ///
 /// # Errors
 /// One sentence, exit code 3 (or what the other side says).
 pub fn start(args: &Send) -> Result<Receiver, Failure> {
-    let crypto = |e: lanes::Error| Failure::new(exit::FAILED, e.to_string());
-    let identity = Identity::one_time().map_err(crypto)?;
-    let secret = Secret(random().map_err(crypto)?);
-    let dead_after = Duration::from_secs(u64::from(args.peer_timeout));
-    let request = Bootstrap {
-        fingerprint: identity.fingerprint().0,
-        secret: secret.clone(),
-        transport: args.transport.into(),
-        ports: args.port,
-        engine: args.engine.to_string(),
-        direct: !args.no_direct,
-        memory: args.memory.unwrap_or(0),
-        dead_after_ms: args.peer_timeout * 1000,
-    };
     // Before anything is started over there.
-    let mut via = via(args)?;
+    let via = via(args)?;
+    match args.to.service {
+        Some(port) => service::ask(args, port, via),
+        None => through_shell(args, via),
+    }
+}
+
+fn through_shell(args: &Send, mut via: Vec<SocketAddr>) -> Result<Receiver, Failure> {
+    let identity = Identity::one_time().map_err(crypto)?;
+    let request = request(args, &identity)?;
     let reply = ask(args, &request)?;
     let (fingerprint, session, port, announced) = match reply {
         BootstrapReply::Ready { fingerprint, session, port, addresses } => {
@@ -69,17 +66,47 @@ pub fn start(args: &Send) -> Result<Receiver, Failure> {
     if addresses.is_empty() {
         return Err(no_address(args.to.machine(), family(args)));
     }
-    let dialer = Dialer {
-        config: tls::client(&identity, Fingerprint(fingerprint)).map_err(crypto)?,
+    let config = tls::client(&identity, tls::pin(Fingerprint(fingerprint))).map_err(crypto)?;
+    Ok(Receiver { dialer: dialer(args, config, request.secret, session)?, addresses, via })
+}
+
+fn crypto(e: lanes::Error) -> Failure {
+    Failure::new(exit::FAILED, e.to_string())
+}
+
+/// What a receiver is asked for.
+fn request(args: &Send, identity: &Identity) -> Result<Bootstrap, Failure> {
+    Ok(Bootstrap {
+        fingerprint: identity.fingerprint().0,
+        secret: Secret(random().map_err(crypto)?),
+        transport: args.transport.into(),
+        ports: args.port,
+        engine: args.engine.to_string(),
+        direct: !args.no_direct,
+        memory: args.memory.unwrap_or(0),
+        dead_after_ms: args.peer_timeout * 1000,
+    })
+}
+
+fn dialer(
+    args: &Send,
+    config: Arc<lanes::tls::ClientConfig>,
+    secret: Secret,
+    session: SessionId,
+) -> Result<Dialer, Failure> {
+    Ok(Dialer {
+        config,
         transport: args.transport.into(),
         secret,
         session,
         epoch: 1,
         ports: tune::SourcePorts::starting_at(u16::from_le_bytes(random().map_err(crypto)?)),
-        tuning: tune::Tuning { unsent: args.chunk.bytes(), dead_after },
+        tuning: tune::Tuning {
+            unsent: args.chunk.bytes(),
+            dead_after: Duration::from_secs(u64::from(args.peer_timeout)),
+        },
         patience: CONNECT,
-    };
-    Ok(Receiver { dialer, addresses, via })
+    })
 }
 
 /// Where `--via` leads; the port is not known yet.

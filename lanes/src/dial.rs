@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::control::{CONTROL, LaneId, SessionId, Transport};
+use proto::control::{Bootstrap, BootstrapReply, CONTROL, LaneId, SessionId, Transport};
 use proto::join::{self, Request, Secret, Transcript};
 use proto::version::{HELLO_LEN, Hello, Role};
 use rustls::ClientConfig;
@@ -19,7 +19,7 @@ use tokio_rustls::TlsConnector;
 use crate::stream::{Connection, Lane, buffered};
 use crate::tls::{EXPORTER_LABEL, WRITE_BUFFER, is_wrong_key};
 use crate::tune::{SourcePorts, Tuning, apply, wait_for_a_busy_peer};
-use crate::{Error, identity};
+use crate::{Error, identity, message};
 
 /// Between two addresses that are tried side by side (RFC 8305, section 5: 250 ms).
 const STAGGER: Duration = Duration::from_millis(250);
@@ -52,23 +52,43 @@ impl Dialer {
     /// # Errors
     /// The reason of the first address when none works.
     pub async fn control(&self, candidates: &[SocketAddr]) -> Result<Lane, Error> {
-        let mut tries = JoinSet::new();
-        for (i, peer) in (0u32..).zip(candidates.iter().copied()) {
+        race(candidates, |peer| {
             let this = self.clone();
-            tries.spawn(async move {
-                sleep(STAGGER * i).await;
-                (i, this.join(CONTROL, peer).await)
-            });
-        }
-        let mut first: Option<(u32, Error)> = None;
-        while let Some(done) = tries.join_next().await {
-            match done {
-                Ok((_, Ok(lane))) => return Ok(lane),
-                Ok((i, Err(e))) if first.as_ref().is_none_or(|(seen, _)| i < *seen) => first = Some((i, e)),
-                Ok(_) | Err(_) => {}
+            async move { this.join(CONTROL, peer).await }
+        })
+        .await
+    }
+
+    /// Asks a service for a session, at whichever address answers first with a trusted key. The
+    /// dialer's own session is not known before.
+    ///
+    /// # Errors
+    /// The reason of the first address when none works.
+    pub async fn call(
+        &self,
+        candidates: &[SocketAddr],
+        request: &Bootstrap,
+    ) -> Result<(SocketAddr, BootstrapReply), Error> {
+        let mut lane = race(candidates, |peer| {
+            let this = self.clone();
+            async move {
+                let socket = this.reach(CONTROL, peer).await?;
+                let calling = async {
+                    let mut lane = this.secure(socket, peer).await?;
+                    greet(&mut lane).await.map_err(|e| why_closed(e, peer))?;
+                    Ok(lane)
+                };
+                timeout(this.patience, calling).await.map_err(|_| this.no_answer(peer))?
             }
-        }
-        Err(first.map_or_else(|| Error::Crypto("no address to connect to".into()), |(_, e)| e))
+        })
+        .await?;
+        let peer = lane.peer();
+        let asking = async {
+            message::send(&mut lane, request).await?;
+            message::receive(&mut lane).await
+        };
+        let reply = timeout(self.patience, asking).await.map_err(|_| self.no_answer(peer))?;
+        reply.map(|reply| (peer, reply)).map_err(|e| why_closed(e, peer))
     }
 
     /// Connects and joins one lane.
@@ -76,14 +96,22 @@ impl Dialer {
     /// # Errors
     /// Every [`Error`] of connecting names the peer.
     pub async fn join(&self, lane: LaneId, peer: SocketAddr) -> Result<Lane, Error> {
-        let no_answer = || Error::NoAnswer { peer, seconds: self.patience.as_secs() };
-        let socket = timeout(self.patience, self.connect(lane, peer)).await.map_err(|_| no_answer())?;
-        let socket = socket.map_err(|source| match source.kind() {
+        let socket = self.reach(lane, peer).await?;
+        timeout(self.patience, self.handshake(lane, socket, peer)).await.map_err(|_| self.no_answer(peer))?
+    }
+
+    fn no_answer(&self, peer: SocketAddr) -> Error {
+        Error::NoAnswer { peer, seconds: self.patience.as_secs() }
+    }
+
+    async fn reach(&self, lane: LaneId, peer: SocketAddr) -> Result<TcpStream, Error> {
+        let socket =
+            timeout(self.patience, self.connect(lane, peer)).await.map_err(|_| self.no_answer(peer))?;
+        socket.map_err(|source| match source.kind() {
             io::ErrorKind::ConnectionRefused => Error::Refused { peer },
-            io::ErrorKind::TimedOut => no_answer(),
+            io::ErrorKind::TimedOut => self.no_answer(peer),
             _ => Error::Connect { peer, source },
-        })?;
-        timeout(self.patience, self.handshake(lane, socket, peer)).await.map_err(|_| no_answer())?
+        })
     }
 
     async fn connect(&self, lane: LaneId, peer: SocketAddr) -> io::Result<TcpStream> {
@@ -96,26 +124,24 @@ impl Dialer {
     }
 
     async fn handshake(&self, id: LaneId, socket: TcpStream, peer: SocketAddr) -> Result<Lane, Error> {
+        let mut lane = if id != CONTROL && self.transport == Transport::Tcp {
+            let local = socket.local_addr()?;
+            Lane::new(Connection::Tcp(socket), local, peer)
+        } else {
+            self.secure(socket, peer).await?
+        };
+        self.prove(id, &mut lane).await.map_err(|e| why_closed(e, peer))?;
+        Ok(lane)
+    }
+
+    async fn secure(&self, socket: TcpStream, peer: SocketAddr) -> Result<Lane, Error> {
         let local = socket.local_addr()?;
-        if id != CONTROL && self.transport == Transport::Tcp {
-            let mut lane = Lane::new(Connection::Tcp(socket), local, peer);
-            return match self.prove(id, &mut lane).await {
-                Err(Error::Closed) => Err(Error::NotAdmitted { peer }),
-                done => done.map(|()| lane),
-            };
-        }
         // SNI is off: the name is never sent and means nothing to a pinned key.
         let name = ServerName::IpAddress(peer.ip().into());
         let tls = TlsConnector::from(self.config.clone()).connect(name, buffered(socket));
         let mut tls = tls.await.map_err(|e| explain(&e, peer))?;
         tls.get_mut().1.set_buffer_limit(Some(WRITE_BUFFER));
-        let mut lane = Lane::new(Connection::Tls(Box::new(tls.into())), local, peer);
-        match self.prove(id, &mut lane).await {
-            // Under TLS 1.3 a refused client key shows only when the first answer is read.
-            Err(Error::Io(e)) if tls_error(&e).is_some() => Err(explain(&e, peer)),
-            Err(Error::Closed) => Err(Error::NotAdmitted { peer }),
-            done => done.map(|()| lane),
-        }
+        Ok(Lane::new(Connection::Tls(Box::new(tls.into())), local, peer))
     }
 
     async fn prove(&self, id: LaneId, lane: &mut Lane) -> Result<(), Error> {
@@ -146,6 +172,51 @@ impl Dialer {
             0 => Ok(()),
             _ => Err(Error::NotAdmitted { peer }),
         }
+    }
+}
+
+/// Tries one address after the other, without waiting for the first to fail.
+async fn race<T, F>(candidates: &[SocketAddr], attempt: impl Fn(SocketAddr) -> F) -> Result<T, Error>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, Error>> + Send + 'static,
+{
+    let mut tries = JoinSet::new();
+    for (i, peer) in (0u32..).zip(candidates.iter().copied()) {
+        let attempt = attempt(peer);
+        tries.spawn(async move {
+            sleep(STAGGER * i).await;
+            (i, attempt.await)
+        });
+    }
+    let mut first: Option<(u32, Error)> = None;
+    while let Some(done) = tries.join_next().await {
+        match done {
+            Ok((_, Ok(won))) => return Ok(won),
+            Ok((i, Err(e))) if first.as_ref().is_none_or(|(seen, _)| i < *seen) => first = Some((i, e)),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Err(first.map_or_else(|| Error::Crypto("no address to connect to".into()), |(_, e)| e))
+}
+
+/// Hellos, where a session is asked for.
+async fn greet(lane: &mut Lane) -> Result<(), Error> {
+    lane.write_all(&Hello::ours(Role::Bootstrap).encode()).await?;
+    lane.flush().await?;
+    let mut hello = [0; HELLO_LEN];
+    lane.read_exact(&mut hello).await?;
+    let peer = lane.peer();
+    Hello::accept(&hello, Role::Bootstrap).map(drop).map_err(|source| Error::Hello { peer, source })
+}
+
+/// A peer that closes instead of an answer does not admit us. Under TLS 1.3 a refused client key
+/// shows only when the first answer is read.
+fn why_closed(error: Error, peer: SocketAddr) -> Error {
+    match error {
+        Error::Io(e) if tls_error(&e).is_some() => explain(&e, peer),
+        Error::Closed => Error::NotAdmitted { peer },
+        other => other,
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
 use crate::Error;
+use crate::identity::Fingerprint;
 
 /// Ciphertext read from the socket at once, bytes. rustls asks for 4 KiB at a time; without this
 /// buffer that is a system call each.
@@ -115,6 +116,12 @@ impl Lane {
     /// [`Error::Io`]
     pub async fn close(&mut self) -> Result<(), Error> {
         Ok(self.shutdown().await?)
+    }
+
+    /// The key that the other end proved to hold; nothing on plain TCP.
+    pub fn peer_key(&self) -> Option<Fingerprint> {
+        let Connection::Tls(tls) = &self.connection else { return None };
+        tls.get_ref().1.peer_certificates()?.first().map(|key| Fingerprint::of(key))
     }
 
     /// The exporter of the TLS connection underneath; nothing where there is none.

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+pub use rustls::ClientConfig;
 use rustls::client::AlwaysResolvesClientRawPublicKeys;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature_with_raw_key};
@@ -12,8 +13,8 @@ use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, Uni
 use rustls::server::AlwaysResolvesServerRawPublicKeys;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error as TlsError,
-    PeerIncompatible, ServerConfig, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error as TlsError, PeerIncompatible,
+    ServerConfig, SignatureScheme,
 };
 
 use crate::Error;
@@ -56,16 +57,24 @@ fn wide_aes_without_avx512() -> bool {
     false
 }
 
-/// The sender's configuration: proves `ours`, believes only `pin`.
+/// Whose keys are believed.
+pub type Trust = Arc<dyn Fn(&Fingerprint) -> bool + Send + Sync>;
+
+/// One key alone.
+pub fn pin(only: Fingerprint) -> Trust {
+    Arc::new(move |shown| *shown == only)
+}
+
+/// The sender's configuration: proves `ours`, believes only whom `trust` does.
 ///
 /// # Errors
 /// [`Error::Crypto`]
-pub fn client(ours: &Identity, pin: Fingerprint) -> Result<Arc<ClientConfig>, Error> {
+pub fn client(ours: &Identity, trust: Trust) -> Result<Arc<ClientConfig>, Error> {
     let mut config = ClientConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|e| Error::Crypto(e.to_string()))?
         .dangerous() // rustls's word for any verifier of one's own; ours is stricter than a PKI
-        .with_custom_certificate_verifier(Arc::new(Pinned(pin)))
+        .with_custom_certificate_verifier(Arc::new(Pinned(trust)))
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(ours.key.clone())));
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.resumption = rustls::client::Resumption::disabled();
@@ -73,15 +82,15 @@ pub fn client(ours: &Identity, pin: Fingerprint) -> Result<Arc<ClientConfig>, Er
     Ok(Arc::new(config))
 }
 
-/// The receiver's configuration: proves `ours`, believes only `pin`.
+/// The receiver's configuration: proves `ours`, believes only whom `trust` does.
 ///
 /// # Errors
 /// [`Error::Crypto`]
-pub fn server(ours: &Identity, pin: Fingerprint) -> Result<Arc<ServerConfig>, Error> {
+pub fn server(ours: &Identity, trust: Trust) -> Result<Arc<ServerConfig>, Error> {
     let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|e| Error::Crypto(e.to_string()))?
-        .with_client_cert_verifier(Arc::new(Pinned(pin)))
+        .with_client_cert_verifier(Arc::new(Pinned(trust)))
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(ours.key.clone())));
     config.alpn_protocols = vec![ALPN.to_vec()];
     // The sender never reads on a data lane, so tickets would only lie in its socket.
@@ -94,12 +103,17 @@ pub(crate) fn is_wrong_key(error: &TlsError) -> bool {
     matches!(error, TlsError::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
 }
 
-#[derive(Debug)]
-struct Pinned(Fingerprint);
+struct Pinned(Trust);
+
+impl std::fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pinned(..)")
+    }
+}
 
 impl Pinned {
     fn check(&self, spki: &[u8]) -> Result<(), TlsError> {
-        if Fingerprint::of(spki) == self.0 {
+        if (self.0)(&Fingerprint::of(spki)) {
             Ok(())
         } else {
             Err(CertificateError::ApplicationVerificationFailure.into())

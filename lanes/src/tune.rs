@@ -98,26 +98,29 @@ fn unspecified(like: IpAddr) -> IpAddr {
 /// # Errors
 /// When the port is taken or not permitted.
 pub fn listen(port: u16) -> io::Result<std::net::TcpListener> {
-    let open = |domain, address: SocketAddr| -> io::Result<Socket> {
-        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-        if domain == Domain::IPV6 {
-            socket.set_only_v6(false)?;
-        }
-        // A port of our own that is still in TIME_WAIT after the last job may be used again.
-        socket.set_reuse_address(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(512)?;
-        socket.set_nonblocking(true)?;
-        Ok(socket)
-    };
-    let v6 = open(Domain::IPV6, SocketAddr::new([0u16; 8].into(), port));
-    match v6 {
+    match listen_at(SocketAddr::new([0u16; 8].into(), port)) {
         Err(e) if e.kind() != io::ErrorKind::AddrInUse && e.kind() != io::ErrorKind::PermissionDenied => {
-            open(Domain::IPV4, SocketAddr::new([0, 0, 0, 0].into(), port))
+            listen_at(SocketAddr::new([0, 0, 0, 0].into(), port))
         }
         other => other,
     }
-    .map(Into::into)
+}
+
+/// A listening socket on one address; `::` takes IPv4 as well.
+///
+/// # Errors
+/// When the address is taken, not permitted or not this host's.
+pub fn listen_at(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.ip().is_unspecified() && address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    // A port of our own that is still in TIME_WAIT after the last job may be used again.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(512)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lanes::dial::Dialer;
 use lanes::identity::{Identity, random};
-use lanes::listen::{self, Doorkeeper};
+use lanes::listen::{self, Doorkeeper, Guests, Pass, Visitor};
 use lanes::tune::{SourcePorts, Tuning};
 use lanes::{Error, Lane, tls};
 use proto::control::{CONTROL, LaneId, SessionId, Transport};
@@ -19,9 +19,26 @@ use tokio::task::JoinHandle;
 
 const TUNING: Tuning = Tuning { unsent: 1 << 20, dead_after: Duration::from_secs(5) };
 
+/// One session; lane 13 is not welcome.
+struct Book {
+    session: SessionId,
+    pass: Pass,
+}
+
+impl Guests for Book {
+    fn pass(&self, session: &SessionId) -> Option<Pass> {
+        (*session == self.session).then(|| self.pass.clone())
+    }
+
+    fn welcome(&self, request: &Request) -> bool {
+        request.lane.0 != 13
+    }
+}
+
 struct Pair {
     dialer: Dialer,
     keeper: Doorkeeper,
+    book: Book,
     listener: TcpListener,
     at: SocketAddr,
 }
@@ -32,7 +49,7 @@ fn pair() -> Pair {
     let (listener, port) = listen::bind(None).unwrap();
     Pair {
         dialer: Dialer {
-            config: tls::client(&ours, theirs.fingerprint()).unwrap(),
+            config: tls::client(&ours, tls::pin(theirs.fingerprint())).unwrap(),
             transport: Transport::Tls,
             secret: secret.clone(),
             session,
@@ -42,12 +59,10 @@ fn pair() -> Pair {
             patience: Duration::from_secs(5),
         },
         keeper: Doorkeeper {
-            config: tls::server(&theirs, ours.fingerprint()).unwrap(),
-            transport: Transport::Tls,
-            secret,
-            session,
+            config: tls::server(&theirs, tls::pin(ours.fingerprint())).unwrap(),
             tuning: TUNING,
         },
+        book: Book { session, pass: Pass { transport: Transport::Tls, secret, peer: ours.fingerprint() } },
         listener: TcpListener::from_std(listener).unwrap(),
         at: SocketAddr::from(([127, 0, 0, 1], port)),
     }
@@ -55,17 +70,20 @@ fn pair() -> Pair {
 
 type Admitted = JoinHandle<Result<(Request, Lane), Error>>;
 
-fn accept_one(keeper: Doorkeeper, listener: TcpListener) -> Admitted {
+fn accept_one(keeper: Doorkeeper, book: Book, listener: TcpListener) -> Admitted {
     tokio::spawn(async move {
         let (socket, _) = listener.accept().await.unwrap();
-        keeper.admit(socket, |r| r.lane.0 != 13).await
+        match keeper.admit(socket, &book).await? {
+            Visitor::Lane(request, lane) => Ok((request, lane)),
+            other => panic!("{other:?}"),
+        }
     })
 }
 
 #[tokio::test]
 async fn a_lane_joins_and_carries_bytes() {
     let p = pair();
-    let server = accept_one(p.keeper, p.listener);
+    let server = accept_one(p.keeper, p.book, p.listener);
     let mut ours = p.dialer.join(LaneId(3), p.at).await.unwrap();
     let (request, mut theirs) = server.await.unwrap().unwrap();
     assert_eq!((request.lane, request.epoch), (LaneId(3), 1));
@@ -91,7 +109,9 @@ async fn wrong_key_secret_session_or_lane_is_refused() {
     let cases: Vec<(&str, Spoil)> = vec![
         (
             "server key",
-            Box::new(move |p| p.dialer.config = tls::client(&stranger(), stranger().fingerprint()).unwrap()),
+            Box::new(move |p| {
+                p.dialer.config = tls::client(&stranger(), tls::pin(stranger().fingerprint())).unwrap()
+            }),
         ),
         ("secret", Box::new(|p| p.dialer.secret = Secret(random().unwrap()))),
         ("session", Box::new(|p| p.dialer.session = SessionId(random().unwrap()))),
@@ -99,13 +119,13 @@ async fn wrong_key_secret_session_or_lane_is_refused() {
     for (what, spoil) in cases {
         let mut p = pair();
         spoil(&mut p);
-        let server = accept_one(p.keeper, p.listener);
+        let server = accept_one(p.keeper, p.book, p.listener);
         let error = p.dialer.join(LaneId(1), p.at).await.unwrap_err();
         assert!(matches!(error, Error::WrongKey { .. } | Error::NotAdmitted { .. }), "{what}: {error}");
         assert!(server.await.unwrap().is_err(), "{what}");
     }
     let p = pair();
-    let server = accept_one(p.keeper, p.listener);
+    let server = accept_one(p.keeper, p.book, p.listener);
     let error = p.dialer.join(LaneId(13), p.at).await.unwrap_err();
     assert!(matches!(error, Error::NotAdmitted { .. }), "{error}");
     assert!(server.await.unwrap().is_err());
@@ -116,14 +136,14 @@ async fn an_unknown_client_key_is_refused_by_the_receiver() {
     let p = pair();
     let theirs = Identity::one_time().unwrap();
     let keeper = Doorkeeper {
-        config: tls::server(&theirs, Identity::one_time().unwrap().fingerprint()).unwrap(),
+        config: tls::server(&theirs, tls::pin(Identity::one_time().unwrap().fingerprint())).unwrap(),
         ..p.keeper
     };
     let dialer = Dialer {
-        config: tls::client(&Identity::one_time().unwrap(), theirs.fingerprint()).unwrap(),
+        config: tls::client(&Identity::one_time().unwrap(), tls::pin(theirs.fingerprint())).unwrap(),
         ..p.dialer
     };
-    let server = accept_one(keeper, p.listener);
+    let server = accept_one(keeper, p.book, p.listener);
     let error = dialer.join(LaneId(1), p.at).await.unwrap_err();
     assert!(matches!(error, Error::NotAdmitted { .. }), "{error}");
     assert!(matches!(server.await.unwrap(), Err(Error::WrongKey { .. })));
@@ -135,7 +155,7 @@ async fn garbage_on_either_side_is_named() {
         [&b"SSH-2.0-OpenSSH_9.2\r\n"[..], b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0; 64], &[0xff; 300]]
     {
         let p = pair();
-        let server = accept_one(p.keeper, p.listener);
+        let server = accept_one(p.keeper, p.book, p.listener);
         let mut client = TcpStream::connect(p.at).await.unwrap();
         client.write_all(garbage).await.unwrap();
         client.shutdown().await.unwrap();
@@ -163,7 +183,7 @@ async fn closed_port_is_refused_and_a_second_address_is_tried() {
     };
     let error = p.dialer.join(LaneId(1), closed).await.unwrap_err();
     assert!(matches!(error, Error::Refused { .. }), "{error}");
-    let server = accept_one(p.keeper, p.listener);
+    let server = accept_one(p.keeper, p.book, p.listener);
     let lane = p.dialer.control(&[closed, p.at]).await.unwrap();
     assert_eq!(lane.peer(), p.at);
     server.await.unwrap().unwrap();
@@ -171,7 +191,7 @@ async fn closed_port_is_refused_and_a_second_address_is_tried() {
 
 fn plain() -> Pair {
     let mut p = pair();
-    (p.dialer.transport, p.keeper.transport) = (Transport::Tcp, Transport::Tcp);
+    (p.dialer.transport, p.book.pass.transport) = (Transport::Tcp, Transport::Tcp);
     p
 }
 
@@ -183,7 +203,7 @@ async fn frames_through(tamper: impl Fn(&mut Vec<u8>) + Send + 'static) -> (usiz
     let p = plain();
     let relay = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = relay.local_addr().unwrap();
-    let server = accept_one(p.keeper, p.listener);
+    let server = accept_one(p.keeper, p.book, p.listener);
     let (joined, join_over) = tokio::sync::oneshot::channel::<()>();
     tokio::spawn(async move {
         let (mut from, _) = relay.accept().await.unwrap();
@@ -249,18 +269,18 @@ async fn on_plain_tcp_a_changed_repeated_lost_or_moved_frame_is_refused() {
 async fn plain_tcp_is_never_fallen_back_to() {
     let mut p = pair();
     p.dialer.transport = Transport::Tcp;
-    let server = accept_one(p.keeper, p.listener);
+    let server = accept_one(p.keeper, p.book, p.listener);
     assert!(p.dialer.join(LaneId(1), p.at).await.is_err());
-    assert!(matches!(server.await.unwrap(), Err(Error::NotTls { .. })));
+    assert!(matches!(server.await.unwrap(), Err(Error::NotAdmitted { .. })));
 
     let mut p = plain();
     p.dialer.transport = Transport::Tls;
-    let server = accept_one(p.keeper, p.listener);
+    let server = accept_one(p.keeper, p.book, p.listener);
     assert!(p.dialer.join(LaneId(1), p.at).await.is_err());
     assert!(matches!(server.await.unwrap(), Err(Error::NotAdmitted { .. })));
 
     let p = plain();
-    let server = accept_one(p.keeper, p.listener);
+    let server = accept_one(p.keeper, p.book, p.listener);
     let control = p.dialer.join(CONTROL, p.at).await.unwrap();
     drop(server.await.unwrap().unwrap());
     let mut control = control;
@@ -277,13 +297,13 @@ async fn on_plain_tcp_too_a_wrong_secret_session_or_lane_is_refused() {
     for (what, spoil) in cases {
         let mut p = plain();
         spoil(&mut p);
-        let server = accept_one(p.keeper, p.listener);
+        let server = accept_one(p.keeper, p.book, p.listener);
         let error = p.dialer.join(LaneId(1), p.at).await.unwrap_err();
         assert!(matches!(error, Error::WrongKey { .. } | Error::NotAdmitted { .. }), "{what}: {error}");
         assert!(server.await.unwrap().is_err(), "{what}");
     }
     let p = plain();
-    let server = accept_one(p.keeper, p.listener);
+    let server = accept_one(p.keeper, p.book, p.listener);
     let error = p.dialer.join(LaneId(13), p.at).await.unwrap_err();
     assert!(matches!(error, Error::NotAdmitted { .. }), "{error}");
     assert!(server.await.unwrap().is_err());

@@ -83,18 +83,29 @@ impl fmt::Display for ChunkSize {
 impl FromStr for ChunkSize {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let (digits, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
-            Some(at) => text.split_at(at),
-            None => (text, ""),
-        };
-        let scale: u64 = match unit {
-            "" => 1,
-            "K" | "k" | "KiB" => 1 << 10,
-            "M" | "m" | "MiB" => 1 << 20,
-            _ => return Err(format!("'{text}' is not a size: write 256K or 1M")),
-        };
-        let number: u64 = digits.parse().map_err(|_| format!("'{text}' is not a size: write 256K or 1M"))?;
-        ChunkSize::new(number.saturating_mul(scale))
+        parse_size(text).and_then(ChunkSize::new)
+    }
+}
+
+/// `4G`, `512M`, `64K` or bytes; powers of 1024.
+///
+/// # Errors
+/// A sentence.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("'{text}' is not a size: write 512M or 2G");
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let scale = match &text[digits.len()..] {
+        "" => 0,
+        "K" | "k" | "KiB" => 10,
+        "M" | "m" | "MiB" => 20,
+        "G" | "g" | "GiB" => 30,
+        "T" | "t" | "TiB" => 40,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    match number.checked_mul(1 << scale) {
+        Some(0) | None => Err(wrong()),
+        Some(bytes) => Ok(bytes),
     }
 }
 
@@ -120,6 +131,15 @@ mod tests {
         }
         for bad in ["0", "32K", "8M", "3M", "1G", "x", "", "-1", "99999999999999999999"] {
             assert!(bad.parse::<ChunkSize>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_powers_of_1024() {
+        assert_eq!(parse_size("2G"), Ok(2 << 30));
+        assert_eq!(parse_size("1024"), Ok(1024));
+        for bad in ["", "0", "G", "1.5G", "-1", "99999999T", "5X"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
         }
     }
 }

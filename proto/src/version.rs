@@ -23,7 +23,7 @@ pub const HELLO_LEN: usize = 24;
 /// What a connection is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// The exchange over a remote shell's stdin and stdout.
+    /// Asks for a session: over a remote shell's stdin and stdout, or of a service.
     Bootstrap,
     /// A connection that joins a session: control or data.
     Lane,
@@ -75,19 +75,16 @@ impl Hello {
         out[..8].copy_from_slice(&MAGIC);
         out[8..10].copy_from_slice(&self.min.to_le_bytes());
         out[10..12].copy_from_slice(&self.max.to_le_bytes());
-        out[12] = match self.role {
-            Role::Bootstrap => 0,
-            Role::Lane => 1,
-        };
+        out[12] = self.role.number();
         out[16..].copy_from_slice(&self.capabilities.to_le_bytes());
         out
     }
 
-    /// Parses a peer's hello, answers our expectation of its role, and picks the version.
+    /// Parses a peer's hello and picks the version.
     ///
     /// # Errors
     /// [`HelloError`]
-    pub fn accept(bytes: &[u8; HELLO_LEN], expect: Role) -> Result<u16, HelloError> {
+    pub fn parse(bytes: &[u8; HELLO_LEN]) -> Result<(u16, Role), HelloError> {
         let [m0, m1, m2, m3, m4, m5, m6, m7, a, b, c, d, role, ..] = *bytes;
         if [m0, m1, m2, m3, m4, m5, m6, m7] != MAGIC {
             return Err(HelloError::NotVmferry);
@@ -97,10 +94,28 @@ impl Hello {
         if version < theirs_min.max(VERSION_MIN) {
             return Err(HelloError::NoCommonVersion { theirs_min, theirs_max });
         }
-        if role != Hello::ours(expect).encode()[12] {
-            return Err(HelloError::WrongRole);
+        let known = [Role::Bootstrap, Role::Lane].into_iter().find(|r| r.number() == role);
+        known.map(|role| (version, role)).ok_or(HelloError::WrongRole)
+    }
+
+    /// The same, where only one role will do.
+    ///
+    /// # Errors
+    /// [`HelloError`]
+    pub fn accept(bytes: &[u8; HELLO_LEN], expect: Role) -> Result<u16, HelloError> {
+        match Hello::parse(bytes)? {
+            (version, role) if role == expect => Ok(version),
+            _ => Err(HelloError::WrongRole),
         }
-        Ok(version)
+    }
+}
+
+impl Role {
+    fn number(self) -> u8 {
+        match self {
+            Role::Bootstrap => 0,
+            Role::Lane => 1,
+        }
     }
 }
 

@@ -1,27 +1,30 @@
 //! One job: control connection, lanes, commits.
 
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use blockio::{Engine, EngineChoice, Pool};
-use lanes::listen::Doorkeeper;
+use lanes::listen::{Doorkeeper, Pass};
 use lanes::{Error, Lane, message};
-use proto::control::{Accept, CONTROL, Failure, LANES_MAX, LaneId, Open, ToReceiver, ToSender};
+use proto::control::{Accept, Failure, LANES_MAX, LaneId, Open, SessionId, ToReceiver, ToSender};
 use proto::frame::Header;
 use proto::geometry::ChunkSize;
-use proto::join::Request;
 use proto::manifest;
 use proto::session::ReceiverSession;
 use tokio::io::ReadHalf;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
+use crate::door::{self, Joined, Sessions};
 use crate::flush::{self, Window};
+use crate::ground::Ground;
 use crate::lane::{self, LaneEnd};
 use crate::meter::Meter;
 use crate::part::Part;
+use crate::quota::Lease;
 use crate::readback::{self, Expected};
 use crate::target;
 
@@ -29,18 +32,20 @@ use crate::target;
 const WRITE_DEPTH: usize = 16;
 /// The sender has so long to connect after the bootstrap, and to say goodbye at the end.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Strangers in the middle of a handshake at once; more wait in the kernel's queue.
-const HANDSHAKES: usize = 64;
 /// How often the stages' counters go to the sender.
 const STAGES: Duration = Duration::from_millis(250);
 
-/// How a receiver is run.
+/// How a receiver of one job is run.
 #[derive(Debug)]
 pub struct Config {
     /// Bound and listening.
     pub listener: TcpListener,
     /// Who is let in.
     pub keeper: Doorkeeper,
+    /// The session.
+    pub session: SessionId,
+    /// What its lanes have to prove.
+    pub pass: Pass,
     /// I/O engine.
     pub engine: EngineChoice,
     /// Open with O_DIRECT.
@@ -50,6 +55,38 @@ pub struct Config {
     /// A sender silent for so long is dead.
     pub dead_after: Duration,
 }
+
+/// How one job is run.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    pub(crate) session: SessionId,
+    pub(crate) engine: EngineChoice,
+    pub(crate) direct: bool,
+    pub(crate) memory: Option<u64>,
+    pub(crate) dead_after: Duration,
+    /// What a service gives; `None`: all that this process may.
+    pub(crate) allowance: Option<Allowance>,
+}
+
+/// What a service gives to a job.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    pub(crate) ground: Ground,
+    pub(crate) lease: Lease,
+}
+
+/// What happens in a job, for those who watch.
+pub(crate) trait Watch: Send + Sync {
+    /// It was accepted.
+    fn begun(&self, _: &Open, _: &Arc<Receiving>) {}
+    /// An image is in place.
+    fn committed(&self, _: &Path) {}
+}
+
+/// Nobody watches.
+struct Unwatched;
+
+impl Watch for Unwatched {}
 
 /// State shared by the tasks of one job.
 #[derive(Debug)]
@@ -70,8 +107,18 @@ pub(crate) struct Receiving {
 }
 
 impl Receiving {
+    /// Whether a data lane may join; it then has.
+    pub(crate) fn welcomes(&self, id: LaneId, epoch: u32) -> bool {
+        epoch == self.epoch && id.0 <= self.lanes && self.session().open_lane(id).is_ok()
+    }
+
     pub(crate) fn session(&self) -> MutexGuard<'_, ReceiverSession> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of data that arrived.
+    pub(crate) fn received_bytes(&self) -> u64 {
+        self.meter.received_bytes.sum()
     }
 
     /// A unit is verified and written.
@@ -97,123 +144,103 @@ enum Task {
 /// # Errors
 /// The first cause, with its exit code; the sender was told, if it can be reached.
 pub async fn run(config: Config, stop: impl Future<Output = Failure>) -> Result<(), Failure> {
-    let (arrivals, mut joined) = mpsc::channel(LANES_MAX as usize);
-    let door = Arc::new(OnceLock::new());
+    let sessions = Arc::new(Sessions::default());
+    let joined = sessions.open(config.session, config.pass);
     let listener = tokio::net::TcpListener::from_std(config.listener)
         .map_err(|e| Failure::new(1, format!("cannot listen: {e}")))?;
-    let acceptor = tokio::spawn(accept(listener, config.keeper, door.clone(), arrivals));
-    let done = async {
-        let control = match timeout(PATIENCE, joined.recv()).await {
-            Ok(Some((_, lane))) => lane,
-            _ => {
-                return Err(Failure::new(
-                    1,
-                    format!("the sender did not connect within {} s", PATIENCE.as_secs()),
-                ));
-            }
-        };
-        let (from, to) = tokio::io::split(control);
-        let (say, queue) = mpsc::unbounded_channel();
-        let speaker = tokio::spawn(message::speak(to, config.dead_after, queue, ToSender::Heartbeat));
-        let (hear, mut heard) = mpsc::channel(16);
-        let ear = tokio::spawn(listen(from, config.dead_after, hear));
-        let setting = Setting { engine: config.engine, direct: config.direct, memory: config.memory };
-        let result = serve(setting, &door, &mut joined, &say, &mut heard, stop).await;
-        if let Err(failure) = &result {
-            let _ = say.send(ToSender::Fail(failure.clone()));
-        }
-        drop(say);
-        let _ = timeout(config.dead_after, speaker).await;
-        // The sender closes first, so that its last word is not lost to a reset.
-        let _ = timeout(PATIENCE, async { while heard.recv().await.is_some() {} }).await;
-        ear.abort();
-        result
+    let acceptor = tokio::spawn(door::keep(listener, config.keeper, sessions.clone(), |_, _| {}));
+    let setting = Setting {
+        session: config.session,
+        engine: config.engine,
+        direct: config.direct,
+        memory: config.memory,
+        dead_after: config.dead_after,
+        allowance: None,
     };
-    let result = done.await;
+    let result = session(setting, &sessions, joined, &Unwatched, stop).await;
     acceptor.abort();
     result
 }
 
-/// Lets in the control connection, and lanes once there is a job.
-async fn accept(
-    listener: tokio::net::TcpListener,
-    keeper: Doorkeeper,
-    door: Arc<OnceLock<Arc<Receiving>>>,
-    arrivals: mpsc::Sender<(LaneId, Lane)>,
-) {
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
-    let control_taken = Arc::new(OnceLock::new());
-    loop {
-        let Ok(turn) = handshakes.clone().acquire_owned().await else { return };
-        let Ok((socket, _)) = listener.accept().await else {
-            // Out of descriptors, most likely: those in use will be returned.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        let (keeper, door, arrivals) = (keeper.clone(), door.clone(), arrivals.clone());
-        let control_taken = control_taken.clone();
-        tokio::spawn(async move {
-            let admitted = keeper
-                .admit(socket, |request: &Request| match (request.lane, door.get()) {
-                    (CONTROL, _) => control_taken.set(()).is_ok(),
-                    (id, Some(job)) => {
-                        let job: &Arc<Receiving> = job;
-                        request.epoch == job.epoch && id.0 <= job.lanes && job.session().open_lane(id).is_ok()
-                    }
-                    (_, None) => false,
-                })
-                .await;
-            drop(turn);
-            // Strangers are turned away in silence: the job is not theirs to disturb.
-            if let Ok((request, lane)) = admitted {
-                let _ = arrivals.send((request.lane, lane)).await;
+/// Runs the job of one session, which is open.
+pub(crate) async fn session(
+    setting: Setting,
+    sessions: &Sessions,
+    mut joined: Joined,
+    watch: &dyn Watch,
+    stop: impl Future<Output = Failure>,
+) -> Result<(), Failure> {
+    let mut stop = std::pin::pin!(stop);
+    let control = tokio::select! {
+        arrived = timeout(PATIENCE, joined.recv()) => match arrived {
+            Ok(Some((_, lane))) => lane,
+            _ => {
+                let reason = format!("the sender did not connect within {} s", PATIENCE.as_secs());
+                return Err(Failure::new(1, reason));
             }
-        });
+        },
+        failure = &mut stop => return Err(failure),
+    };
+    let dead_after = setting.dead_after;
+    let (from, to) = tokio::io::split(control);
+    let (say, queue) = mpsc::unbounded_channel();
+    let speaker = tokio::spawn(message::speak(to, dead_after, queue, ToSender::Heartbeat));
+    let (hear, mut heard) = mpsc::channel(16);
+    let ear = tokio::spawn(listen(from, dead_after, hear));
+    let result = serve(setting, sessions, &mut joined, &say, &mut heard, watch, stop).await;
+    if let Err(failure) = &result {
+        let _ = say.send(ToSender::Fail(failure.clone()));
     }
+    drop(say);
+    let _ = timeout(dead_after, speaker).await;
+    // The sender closes first, so that its last word is not lost to a reset.
+    let _ = timeout(PATIENCE, async { while heard.recv().await.is_some() {} }).await;
+    ear.abort();
+    result
 }
 
-/// What the receiver itself decides.
-struct Setting {
-    engine: EngineChoice,
-    direct: bool,
-    memory: Option<u64>,
-}
-
-type Door = OnceLock<Arc<Receiving>>;
 type Say = mpsc::UnboundedSender<ToSender>;
 type Heard = mpsc::Receiver<Result<ToReceiver, Error>>;
 
 async fn serve(
-    setting: Setting,
-    door: &Door,
-    joined: &mut mpsc::Receiver<(LaneId, Lane)>,
+    mut setting: Setting,
+    sessions: &Sessions,
+    joined: &mut Joined,
     say: &Say,
     heard: &mut Heard,
+    watch: &dyn Watch,
     stop: impl Future<Output = Failure>,
 ) -> Result<(), Failure> {
-    let open = match heard.recv().await {
+    let mut open = match heard.recv().await {
         Some(Ok(ToReceiver::Open(open))) => open,
         Some(Ok(ToReceiver::Abort(failure))) => return Err(failure),
         Some(Err(e)) => return Err(gone(&e)),
         _ => return Err(Failure::new(1, "the sender did not open a job")),
     };
-    let dry_run = open.dry_run;
-    let prepared = tokio::task::spawn_blocking(move || prepare(&open, &setting)).await;
-    let job = prepared.unwrap_or_else(|e| Err(Failure::new(1, format!("the preflight broke down: {e}"))))?;
+    let session = setting.session;
+    let prepared = tokio::task::spawn_blocking(move || {
+        let job = prepare(&mut open, &mut setting)?;
+        Ok((job, open, setting.allowance))
+    });
+    let prepared =
+        prepared.await.unwrap_or_else(|e| Err(Failure::new(1, format!("the preflight broke down: {e}"))))?;
+    // What the allowance gives is taken as long as the job goes on.
+    let (job, open, _allowance) = prepared;
     let job = Arc::new(job);
-    let _ = door.set(job.clone());
+    sessions.begin(&session, job.clone());
+    watch.begun(&open, &job);
     let mut notices = job.engine.notices();
     notices.extend(job.parts.iter().flat_map(Part::take_notices));
     let resume = vec![Vec::new(); job.parts.len()];
     let engine = job.engine.kind().as_str().to_owned();
     let in_place = job.parts.iter().find_map(Part::in_place);
     let _ = say.send(ToSender::Accept(Accept { engine, notices, resume, in_place }));
-    if dry_run {
+    if open.dry_run {
         return Ok(());
     }
     let mut committed = vec![false; job.parts.len()];
     let result = tokio::select! {
-        result = receive(&job, joined, say, heard, &mut committed) => result,
+        result = receive(&job, joined, say, heard, watch, &mut committed) => result,
         failure = stop => Err(failure),
     };
     if result.is_err() {
@@ -224,15 +251,22 @@ async fn serve(
 }
 
 /// Checks everything, then makes the part files; all of them or none.
-fn prepare(open: &Open, setting: &Setting) -> Result<Receiving, Failure> {
+fn prepare(open: &mut Open, setting: &mut Setting) -> Result<Receiving, Failure> {
     let refused = |reason: String| Failure::new(3, reason);
     manifest::check(&open.images).map_err(refused)?;
     let chunk = ChunkSize::new(u64::from(open.chunk)).map_err(refused)?;
     if open.lanes == 0 || open.lanes > LANES_MAX {
         return Err(refused(format!("{} lanes are not possible: 1 to {LANES_MAX}", open.lanes)));
     }
-    let destination = target::resolve(open, setting.direct)?;
     let slots = slots(open.lanes as usize, chunk, setting.memory)?;
+    if let Some(Allowance { ground, lease }) = &mut setting.allowance {
+        ground.check(open)?;
+        let hashes = if open.readback { Expected::bytes(open.images.iter(), chunk) } else { 0 };
+        let buffers = slots as u64 * u64::from(chunk.bytes());
+        lease.take(open.lanes, buffers.saturating_add(hashes)).map_err(refused)?;
+    }
+    let ground = setting.allowance.as_ref().map(|a| &a.ground);
+    let destination = target::resolve(open, setting.direct, ground)?;
     let broke = |e: blockio::Error| Failure::new(3, e.to_string());
     let pool = Pool::new(slots, chunk.bytes() as usize).map_err(broke)?;
     let engine = Engine::start(setting.engine, 64, &pool).map_err(broke)?;
@@ -287,6 +321,7 @@ async fn receive(
     joined: &mut mpsc::Receiver<(LaneId, Lane)>,
     say: &Say,
     heard: &mut Heard,
+    watch: &dyn Watch,
     committed: &mut [bool],
 ) -> Result<(), Failure> {
     let mut tasks: JoinSet<Task> = JoinSet::new();
@@ -313,6 +348,7 @@ async fn receive(
                     let part = &job.parts[image as usize];
                     committed[image as usize] = true;
                     acknowledge(job, say);
+                    watch.committed(part.path());
                     let path = part.path().display().to_string();
                     let notices = part.take_notices();
                     let _ = say.send(ToSender::Stages(job.meter.stages()));

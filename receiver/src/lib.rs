@@ -16,13 +16,19 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod device;
+mod door;
 mod flush;
+mod ground;
 pub mod job;
 mod lane;
 mod leftover;
 mod meter;
 mod part;
+mod quota;
 mod readback;
+pub mod rules;
+pub mod service;
 mod target;
 
 pub use job::{Config, run};
+pub use quota::Limits;

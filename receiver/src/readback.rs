@@ -6,7 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use proto::control::Failure;
 use proto::digest::Cv;
 use proto::extents::is_zero;
+use proto::geometry::ChunkSize;
 use proto::leaves::leaf_hash;
+use proto::manifest::ImageEntry;
 use rustix::fs::{Advice, fadvise};
 use tokio::task::JoinSet;
 
@@ -26,6 +28,13 @@ pub(crate) struct Expected {
 impl Expected {
     fn leaves(&self) -> MutexGuard<'_, BTreeMap<(u32, u64), Vec<Cv>>> {
         self.leaves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory for the hashes of all chunks of these images, bytes: a leaf hash each and the tree
+    /// that they are in.
+    pub(crate) fn bytes<'a>(images: impl Iterator<Item = &'a ImageEntry>, chunk: ChunkSize) -> u64 {
+        let each = 72 + 32 * chunk.leaves() as u64;
+        images.map(|i| chunk.count(i.size).saturating_mul(each)).fold(0, u64::saturating_add)
     }
 
     pub(crate) fn note(&self, image: u32, chunk: u64, leaves: &[Cv]) {

@@ -14,6 +14,7 @@ use rustix::fs::{self, Access, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::device::{self, Device};
+use crate::ground::Ground;
 use crate::leftover;
 
 /// Refused before anything changed.
@@ -59,27 +60,50 @@ pub(crate) fn refuse<T>(reason: String) -> Result<T, Failure> {
     Err(Failure::new(REFUSED, reason))
 }
 
-/// One target per image, or the device that the path names.
+/// A folder that images go to.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    pub(crate) fd: Arc<OwnedFd>,
+    /// For messages.
+    pub(crate) path: PathBuf,
+    /// The name of the one image; `None`: as at the source.
+    pub(crate) name: Option<String>,
+}
+
+/// One target per image, or the device that the path names; below a `ground`, if there is one.
 ///
 /// # Errors
 /// A sentence, exit code 3: folder missing, name taken, target in use, too little room.
-pub(crate) fn resolve(open: &Open, direct: bool) -> Result<Destination, Failure> {
-    let typed = expand_home(&open.path)?;
-    match &open.images[..] {
-        [image] if device::is_device(&typed) => {
-            device::claim(&typed, image, open.force, direct).map(Destination::Device)
+pub(crate) fn resolve(open: &Open, direct: bool, ground: Option<&Ground>) -> Result<Destination, Failure> {
+    let claim =
+        |device: &Path, image| device::claim(device, image, open.force, direct).map(Destination::Device);
+    let folder = match (ground, &open.images[..]) {
+        (None, images) => {
+            let typed = expand_home(&open.path)?;
+            match images {
+                [image] if device::is_device(&typed) => return claim(&typed, image),
+                _ => anywhere(open, typed)?,
+            }
         }
-        _ => files(open, typed).map(Destination::Files),
-    }
+        (Some(ground), images) => match (ground.device(open)?, images) {
+            (Some(device), [image]) => return claim(&device, image),
+            (Some(device), _) => {
+                return refuse(format!("{} is one device: send one image to it", device.display()));
+            }
+            (None, _) => ground.folder(open)?,
+        },
+    };
+    files(open, folder, ground.is_none_or(|g| g.rule.overwrite)).map(Destination::Files)
 }
 
-fn files(open: &Open, typed: PathBuf) -> Result<Vec<Target>, Failure> {
+/// The folder that a path means to the user of this process.
+fn anywhere(open: &Open, typed: PathBuf) -> Result<Folder, Failure> {
     let is_folder = typed.is_dir();
     let ends_as_folder = open.path.ends_with('/') || open.path.is_empty();
     if (open.images.len() > 1 || ends_as_folder) && !is_folder {
         return refuse(format!("{} is not a folder on the destination: create it first", typed.display()));
     }
-    let (folder_path, single_name) = if is_folder {
+    let (path, name) = if is_folder {
         (typed, None)
     } else {
         let name = match typed.components().next_back() {
@@ -93,20 +117,24 @@ fn files(open: &Open, typed: PathBuf) -> Result<Vec<Target>, Failure> {
         (parent.to_owned(), Some(name))
     };
     let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-    let folder = match fs::open(&folder_path, flags, Mode::empty()) {
+    let fd = match fs::open(&path, flags, Mode::empty()) {
         Ok(fd) => Arc::new(fd),
         Err(Errno::NOENT) => {
             return refuse(format!(
                 "folder {} does not exist on the destination: create it first",
-                folder_path.display()
+                path.display()
             ));
         }
         Err(e) => {
             let hint = hint(e.kind());
-            return refuse(format!("cannot open folder {}: {e}{hint}", folder_path.display()));
+            return refuse(format!("cannot open folder {}: {e}{hint}", path.display()));
         }
     };
-    let folder_path = folder_path.canonicalize().unwrap_or(folder_path);
+    Ok(Folder { fd, path: path.canonicalize().unwrap_or(path), name })
+}
+
+fn files(open: &Open, into: Folder, may_replace: bool) -> Result<Vec<Target>, Failure> {
+    let Folder { fd: folder, path: folder_path, name: single_name } = into;
     // Else making the part file would find it out, which a dry run does not do.
     if let Err(e) = fs::accessat(&folder, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
         let hint = hint(e.kind());
@@ -117,7 +145,7 @@ fn files(open: &Open, typed: PathBuf) -> Result<Vec<Target>, Failure> {
         let name = single_name.clone().unwrap_or_else(|| image.name.clone());
         let mut target =
             Target { folder: folder.clone(), folder_path: folder_path.clone(), name, replaces: false };
-        target.replaces = standing(&target, &open.images, open.force)?;
+        target.replaces = standing(&target, &open.images, open.force, may_replace)?;
         leftover::check(&target, &open.images, false)?;
         targets.push(target);
     }
@@ -137,7 +165,7 @@ fn expand_home(path: &str) -> Result<PathBuf, Failure> {
 }
 
 /// Whether a file stands at the target that may be replaced; everything else there is refused.
-fn standing(target: &Target, images: &[ImageEntry], force: bool) -> Result<bool, Failure> {
+fn standing(target: &Target, images: &[ImageEntry], force: bool, may_replace: bool) -> Result<bool, Failure> {
     let path = target.path();
     let shown = path.display();
     let stat = match fs::statat(&target.folder, target.name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
@@ -160,6 +188,11 @@ fn standing(target: &Target, images: &[ImageEntry], force: bool) -> Result<bool,
     }
     if leftover::is_source(&stat, images) {
         return refuse(format!("{shown} is the source itself: give another destination"));
+    }
+    if !may_replace {
+        return refuse(format!(
+            "{shown} exists on the destination, and this key may not replace files there: give another name"
+        ));
     }
     if !force {
         return refuse(format!(
@@ -233,7 +266,7 @@ mod tests {
     }
 
     fn resolve(open: &Open) -> Result<Vec<Target>, Failure> {
-        match super::resolve(open, false)? {
+        match super::resolve(open, false, None)? {
             Destination::Files(targets) => Ok(targets),
             Destination::Device(device) => panic!("{device:?}"),
         }

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use blockio::EngineChoice;
 use lanes::identity::{Fingerprint, Identity, random};
-use lanes::listen::{self, Doorkeeper};
+use lanes::listen::{self, Doorkeeper, Pass};
 use lanes::{tls, tune::Tuning};
 use proto::control::{Bootstrap, BootstrapReply, Failure, SessionId};
 use receiver::Config;
 
 use crate::bootstrap::{self, BootstrapError};
-use crate::cli::Receive;
 use crate::terminal::complain as tell;
 use crate::{exit, stop};
 
@@ -21,7 +20,7 @@ const INTERRUPTED: &str =
     "the receiver was told to end; unfinished copies were removed: run the same command again";
 
 /// Runs the verb.
-pub fn run(_: &Receive) -> ExitCode {
+pub fn run() -> ExitCode {
     let config = match greet() {
         Ok(config) => config,
         Err(code) => return code,
@@ -83,15 +82,15 @@ fn prepare(request: &Bootstrap) -> Result<(BootstrapReply, Config), Failure> {
     let session = SessionId(random().map_err(refused)?);
     let (listener, port) = listen::bind(request.ports).map_err(refused)?;
     let dead_after = Duration::from_millis(u64::from(request.dead_after_ms));
+    let peer = Fingerprint(request.fingerprint);
     let config = Config {
         listener,
         keeper: Doorkeeper {
-            config: tls::server(&identity, Fingerprint(request.fingerprint)).map_err(refused)?,
-            transport: request.transport,
-            secret: request.secret.clone(),
-            session,
+            config: tls::server(&identity, tls::pin(peer)).map_err(refused)?,
             tuning: Tuning { unsent: 0, dead_after },
         },
+        session,
+        pass: Pass { transport: request.transport, secret: request.secret.clone(), peer },
         engine,
         direct: request.direct,
         memory: (request.memory > 0).then_some(request.memory),

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use lanes::identity::{Fingerprint, Identity};
-use lanes::listen::{self, Doorkeeper};
+use lanes::listen::{self, Doorkeeper, Guests, Pass};
 use lanes::{tls, tune::Tuning};
 use proto::control::{self, Bootstrap, BootstrapReply, SessionId, Transport};
-use proto::join::Secret;
+use proto::join::{Request, Secret};
 use proto::version::{Hello, Role};
 
 use super::{HANG, Scene};
@@ -109,6 +109,19 @@ pub enum Stolen {
     KeyAndSecret,
 }
 
+/// Lets in whoever has the pass.
+struct AnyOf(Pass);
+
+impl Guests for AnyOf {
+    fn pass(&self, _: &SessionId) -> Option<Pass> {
+        Some(self.0.clone())
+    }
+
+    fn welcome(&self, _: &Request) -> bool {
+        true
+    }
+}
+
 /// A remote shell that tells of a receiver, and a TLS peer where that receiver should be.
 pub fn impostor(scene: &Scene, stolen: Stolen) -> String {
     let announced = Identity::one_time().unwrap();
@@ -125,14 +138,13 @@ pub fn impostor(scene: &Scene, stolen: Stolen) -> String {
                     Stolen::KeyAndSecret => ([0; 32], asked.secret),
                     _ => (asked.fingerprint, Secret([0; 32])),
                 };
+                let sender = Fingerprint(sender);
                 let keeper = Doorkeeper {
-                    config: tls::server(&key, Fingerprint(sender)).unwrap(),
-                    transport: Transport::Tls,
-                    secret,
-                    session: SESSION,
+                    config: tls::server(&key, tls::pin(sender)).unwrap(),
                     tuning: Tuning { unsent: 0, dead_after: HANG },
                 };
-                let _ = keeper.admit(socket, |_| true).await;
+                let pass = Pass { transport: Transport::Tls, secret, peer: sender };
+                let _ = keeper.admit(socket, &AnyOf(pass)).await;
             }
         });
     });
