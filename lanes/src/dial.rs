@@ -52,9 +52,17 @@ impl Dialer {
     /// # Errors
     /// The reason of the first address when none works.
     pub async fn control(&self, candidates: &[SocketAddr]) -> Result<Lane, Error> {
+        self.join_any(CONTROL, candidates).await
+    }
+
+    /// Joins one lane, as [`Dialer::control`] does: the receiver takes each lane once only.
+    ///
+    /// # Errors
+    /// The reason of the first address when none works.
+    pub async fn join_any(&self, lane: LaneId, candidates: &[SocketAddr]) -> Result<Lane, Error> {
         race(candidates, |peer| {
             let this = self.clone();
-            async move { this.join(CONTROL, peer).await }
+            async move { this.join(lane, peer).await }
         })
         .await
     }

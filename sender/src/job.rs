@@ -79,8 +79,9 @@ pub struct Job {
     pub dialer: Dialer,
     /// Where the control connection may be made, best first.
     pub addresses: Vec<SocketAddr>,
-    /// Where data lanes go, in turn; empty: where control went.
-    pub via: Vec<SocketAddr>,
+    /// Where data lanes go, in turn; empty: where control went. Each is one way with the addresses
+    /// that it may be reached by.
+    pub via: Vec<Vec<SocketAddr>>,
     /// The rest.
     pub options: Options,
 }
@@ -161,7 +162,8 @@ pub async fn run(
 ) -> Result<Summary, Failure> {
     let o = &job.options;
     let Disk { pool, engine } = &job.disk;
-    let mut control = job.dialer.control(&job.addresses).await.map_err(|e| unreachable_peer(&e))?;
+    let mut control =
+        job.dialer.control(&job.addresses).await.map_err(|e| unreachable_peer(&e, &job.addresses))?;
     let peer = control.peer();
     let accept = open(&mut control, &job).await?;
 
@@ -213,7 +215,7 @@ pub async fn run(
     let work = async {
         let mut stop = std::pin::pin!(stop);
         let (ready, take) = async_channel::bounded(READY);
-        let via = if job.via.is_empty() { vec![peer] } else { job.via.clone() };
+        let via = ways(&job.via, peer);
         let joined = tokio::select! {
             joined = join_lanes(&job.dialer, &via, o.streams, &shared) => joined?,
             Some(part) = parts.join_next() => return Err(cause::too_early(part)),
@@ -311,10 +313,30 @@ fn slots(o: &Options) -> Result<usize, Failure> {
     Ok(slots.min(o.streams as usize + 64))
 }
 
-fn unreachable_peer(error: &lanes::Error) -> Failure {
-    let unreachable = |e: &std::io::Error| e.kind() == std::io::ErrorKind::HostUnreachable;
+/// The ways of the data lanes. The address that control found to work stands for its way.
+fn ways(via: &[Vec<SocketAddr>], peer: SocketAddr) -> Vec<Vec<SocketAddr>> {
+    if via.is_empty() {
+        return vec![vec![peer]];
+    }
+    via.iter().map(|way| if way.contains(&peer) { vec![peer] } else { way.clone() }).collect()
+}
+
+/// `tried`: all addresses, of which the error is about one.
+fn unreachable_peer(error: &lanes::Error, tried: &[SocketAddr]) -> Failure {
+    use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable};
+    let said = error.to_string();
+    let others = tried.iter().filter(|a| !a.ip().is_loopback() && !said.contains(&a.to_string()));
+    let others: Vec<String> = others.map(|a| a.ip().to_string()).take(8).collect();
+    let others = if others.is_empty() {
+        String::new()
+    } else {
+        format!("; nor is it reached at {}", others.join(", "))
+    };
     let hint = match error {
-        lanes::Error::Connect { source, .. } if !unreachable(source) => String::new(),
+        lanes::Error::Connect { source, .. } if source.kind() == NetworkUnreachable => {
+            ": name an address that this host has a route to with --via".into()
+        }
+        lanes::Error::Connect { source, .. } if source.kind() != HostUnreachable => String::new(),
         // A firewall that rejects is heard as "no route to host" as well.
         lanes::Error::Refused { peer }
         | lanes::Error::NoAnswer { peer, .. }
@@ -327,7 +349,7 @@ fn unreachable_peer(error: &lanes::Error) -> Failure {
         lanes::Error::NotTls { .. } => ": choose another port with --port".into(),
         _ => String::new(),
     };
-    Failure::new(3, format!("{error}{hint}"))
+    Failure::new(3, format!("{said}{others}{hint}"))
 }
 
 /// Sends `Open` and waits for the verdict.
@@ -389,22 +411,22 @@ impl Disk {
 /// stand are kept even so: the receiver would tell of their end, and not of what is wrong.
 async fn join_lanes(
     dialer: &Dialer,
-    via: &[SocketAddr],
+    via: &[Vec<SocketAddr>],
     streams: u32,
     shared: &Shared,
 ) -> Result<Vec<(LaneId, Lane)>, Cause> {
     let mut joins = JoinSet::new();
-    for peer in via.iter().cycle().take(streams as usize).copied() {
+    for way in via.iter().cycle().take(streams as usize).cloned() {
         let id = shared.session().open_lane();
         let dialer = dialer.clone();
-        joins.spawn(async move { (id, dialer.join(id, peer).await) });
+        joins.spawn(async move { (id, dialer.join_any(id, &way).await) });
     }
     let mut lanes = Vec::new();
     let mut failed = None;
     while let Some(done) = joins.join_next().await {
         match done {
             Ok((id, Ok(lane))) => lanes.push((id, lane)),
-            Ok((_, Err(e))) => failed = failed.or(Some(unreachable_peer(&e))),
+            Ok((_, Err(e))) => failed = failed.or(Some(unreachable_peer(&e, &[]))),
             Err(e) => return Err(Cause::Ours(Failure::new(1, format!("a lane broke down: {e}")))),
         }
     }

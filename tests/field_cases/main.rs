@@ -14,6 +14,7 @@ mod changed_source;
 mod direct_io;
 mod failed_writes;
 mod full_pool;
+mod host_names;
 mod in_use;
 mod labels;
 mod links;
