@@ -416,9 +416,9 @@ async fn join_lanes(
     shared: &Shared,
 ) -> Result<Vec<(LaneId, Lane)>, Cause> {
     let mut joins = JoinSet::new();
-    for way in via.iter().cycle().take(streams as usize).cloned() {
+    for way in via.iter().cycle().take(streams as usize) {
         let id = shared.session().open_lane();
-        let dialer = dialer.clone();
+        let (dialer, way) = (dialer.clone(), way.clone());
         joins.spawn(async move { (id, dialer.join_any(id, &way).await) });
     }
     let mut lanes = Vec::new();
