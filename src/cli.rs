@@ -78,7 +78,7 @@ pub struct Send {
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub limit: Option<u64>,
     /// Address or name of the destination for all connections (instead of the one found through
-    /// ssh), for example that of another cable; several: data connections take them in turn
+    /// ssh), for example that of another cable; several times: data connections take them in turn
     #[arg(long, value_name = "ADDR")]
     pub via: Vec<String>,
     /// Use IPv4 only

@@ -22,6 +22,8 @@ use crate::terminal::complain;
 
 /// From the start of the remote shell to the receiver's answer. Somebody may be typing a password.
 const SHELL: Duration = Duration::from_secs(50);
+/// For the resolver, after the remote shell has ended.
+const LOOK_UP: Duration = Duration::from_secs(2);
 /// For one address to accept a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -32,8 +34,8 @@ pub struct Receiver {
     pub dialer: Dialer,
     /// Where control may be reached, best first.
     pub addresses: Vec<SocketAddr>,
-    /// Where data lanes go; empty: where control went.
-    pub via: Vec<SocketAddr>,
+    /// Where data lanes go, the addresses of each way; empty: where control went.
+    pub via: Vec<Vec<SocketAddr>>,
 }
 
 /// Finds or starts it and exchanges keys.
@@ -49,7 +51,8 @@ pub fn start(args: &Send) -> Result<Receiver, Failure> {
     }
 }
 
-fn through_shell(args: &Send, mut via: Vec<SocketAddr>) -> Result<Receiver, Failure> {
+fn through_shell(args: &Send, mut via: Vec<Vec<SocketAddr>>) -> Result<Receiver, Failure> {
+    let named = look_up(args.to.machine());
     let identity = Identity::one_time().map_err(crypto)?;
     let request = request(args, &identity)?;
     let reply = ask(args, &request)?;
@@ -59,9 +62,8 @@ fn through_shell(args: &Send, mut via: Vec<SocketAddr>) -> Result<Receiver, Fail
         }
         BootstrapReply::Fail(failure) => return Err(failure),
     };
-    via.iter_mut().for_each(|a| a.set_port(port));
-    let mut addresses =
-        if via.is_empty() { candidates(args.to.machine(), &announced, port) } else { via.clone() };
+    via.iter_mut().flatten().for_each(|a| a.set_port(port));
+    let mut addresses = if via.is_empty() { candidates(&named, &announced, port) } else { via.concat() };
     addresses.retain(|a| wanted(args, a));
     if addresses.is_empty() {
         return Err(no_address(args.to.machine(), family(args)));
@@ -110,19 +112,20 @@ fn dialer(
 }
 
 /// Where `--via` leads; the port is not known yet.
-fn via(args: &Send) -> Result<Vec<SocketAddr>, Failure> {
-    let mut found: Vec<SocketAddr> = Vec::new();
+fn via(args: &Send) -> Result<Vec<Vec<SocketAddr>>, Failure> {
+    let mut found = Vec::new();
     for name in &args.via {
-        let before = found.len();
+        let mut way: Vec<SocketAddr> = Vec::new();
         let addresses = resolve(name, 0).map_err(|e| no_address(name, &e))?;
         for address in addresses.filter(|a| wanted(args, a)) {
-            if !found[before..].contains(&address) {
-                found.push(address);
+            if !way.contains(&address) {
+                way.push(address);
             }
         }
-        if found.len() == before {
+        if way.is_empty() {
             return Err(no_address(name, family(args)));
         }
+        found.push(way);
     }
     Ok(found)
 }
@@ -136,6 +139,17 @@ fn wanted(args: &Send, address: &SocketAddr) -> bool {
 fn resolve(name: &str, port: u16) -> std::io::Result<impl Iterator<Item = SocketAddr>> {
     let bare = name.strip_prefix('[').and_then(|n| n.strip_suffix(']')).unwrap_or(name);
     (bare, port).to_socket_addrs()
+}
+
+/// Begins to find out what a name means here: a resolver that gets no answer takes longer than a
+/// receiver waits (resolv.conf(5): 5 s, twice, for each server).
+fn look_up(machine: &str) -> mpsc::Receiver<Vec<SocketAddr>> {
+    let (found, answer) = mpsc::channel();
+    let machine = machine.to_owned();
+    thread::spawn(move || {
+        let _ = found.send(resolve(&machine, 0).into_iter().flatten().collect());
+    });
+    answer
 }
 
 fn family(args: &Send) -> &'static str {
@@ -152,11 +166,12 @@ fn no_address(name: &str, why: &(impl std::fmt::Display + ?Sized)) -> Failure {
     Failure::new(exit::REFUSED, format!("cannot connect to '{name}': {why}; name another one with --via"))
 }
 
-/// The address of the ssh connection first, then what the host's name means here, then the
-/// receiver's other addresses. The pinned key refuses every wrong one.
-fn candidates(machine: &str, announced: &[String], port: u16) -> Vec<SocketAddr> {
+/// The address of the ssh connection first, then what the host's name means here (if that is found
+/// out soon), then the receiver's other addresses. The pinned key refuses every wrong one.
+fn candidates(named: &mpsc::Receiver<Vec<SocketAddr>>, announced: &[String], port: u16) -> Vec<SocketAddr> {
     let announced = announced.iter().filter_map(|a| a.parse().ok()).map(|a: IpAddr| SocketAddr::new(a, port));
-    let named = resolve(machine, port).into_iter().flatten();
+    let mut named = named.recv_timeout(LOOK_UP).unwrap_or_default();
+    named.iter_mut().for_each(|a| a.set_port(port));
     let mut all: Vec<SocketAddr> = Vec::new();
     let (remote, local): (Vec<SocketAddr>, Vec<SocketAddr>) = announced.partition(|a| !a.ip().is_loopback());
     for address in remote.iter().take(1).copied().chain(named).chain(remote.clone()).chain(local) {

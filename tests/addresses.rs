@@ -5,9 +5,7 @@ mod ferry;
 mod scene;
 mod watch;
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
+use scene::names::Names;
 use scene::{Scene, says};
 use testbed::net::{Host, Link, LinkConfig};
 use watch::{eventually, tool};
@@ -58,30 +56,11 @@ fn one_family_only() {
     says(&none, &["10.77.0.2", "IPv6", "--via"]);
 }
 
-/// `/etc/hosts` of one host: `ip netns exec` puts it in place (ip-netns(8)).
-struct Names(PathBuf);
-
-impl Names {
-    fn of(host: &Host, lines: &str) -> Names {
-        let folder = Path::new("/etc/netns").join(host.name());
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("hosts"), lines).unwrap();
-        Names(folder)
-    }
-}
-
-impl Drop for Names {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-        let _ = fs::remove_dir("/etc/netns");
-    }
-}
-
 /// A name with addresses of both families: either is chosen by the option.
 #[test]
 fn names_stand_for_addresses() {
     let link = Link::up(LinkConfig::default()).unwrap();
-    let _names = Names::of(link.a(), "10.77.0.2 twofold\nfd77::2 twofold\n");
+    let _names = Names::of(link.a(), "10.77.0.2 twofold\nfd77::2 twofold\n", "");
     let scene = Scene::new(MIB);
     assert!(peer(&scene, &link, &["--via", "twofold", "-4"]).starts_with("10.77.0.2:"));
     assert!(peer(&scene, &link, &["--via", "twofold", "-6"]).starts_with("[fd77::2]:"));

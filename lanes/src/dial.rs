@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::stream::{Connection, Lane, buffered};
 use crate::tls::{EXPORTER_LABEL, WRITE_BUFFER, is_wrong_key};
-use crate::tune::{SourcePorts, Tuning, apply};
+use crate::tune::{SourcePorts, Tuning, apply, wait_for_a_busy_peer};
 use crate::{Error, identity, message};
 
 /// Between two addresses that are tried side by side (RFC 8305, section 5: 250 ms).
@@ -52,9 +52,17 @@ impl Dialer {
     /// # Errors
     /// The reason of the first address when none works.
     pub async fn control(&self, candidates: &[SocketAddr]) -> Result<Lane, Error> {
+        self.join_any(CONTROL, candidates).await
+    }
+
+    /// Joins one lane, as [`Dialer::control`] does: the receiver takes each lane once only.
+    ///
+    /// # Errors
+    /// The reason of the first address when none works.
+    pub async fn join_any(&self, lane: LaneId, candidates: &[SocketAddr]) -> Result<Lane, Error> {
         race(candidates, |peer| {
             let this = self.clone();
-            async move { this.join(CONTROL, peer).await }
+            async move { this.join(lane, peer).await }
         })
         .await
     }
@@ -117,6 +125,9 @@ impl Dialer {
     async fn connect(&self, lane: LaneId, peer: SocketAddr) -> io::Result<TcpStream> {
         let socket = self.ports.bind(lane.0, peer.ip())?.connect(peer).await?;
         apply(&socket, &self.tuning)?;
+        if lane != CONTROL {
+            wait_for_a_busy_peer(&socket)?;
+        }
         Ok(socket)
     }
 

@@ -74,6 +74,12 @@ pub enum Error {
     /// The connection ended in an orderly way where more was due.
     #[error("the peer closed the connection")]
     Closed,
+    /// A peer that should say something now and then does not.
+    #[error("nothing heard for {seconds} s")]
+    Silent {
+        /// How long was waited, seconds.
+        seconds: u64,
+    },
     /// The connection broke.
     #[error("connection lost: {0}")]
     Io(io::Error),
@@ -88,6 +94,18 @@ pub enum Error {
         /// The system's reason.
         source: io::Error,
     },
+}
+
+impl Error {
+    /// The peer ended nothing: it is merely not heard any more. It hangs, or the way to it is cut.
+    pub fn is_silence(&self) -> bool {
+        use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+        match self {
+            Error::Silent { .. } | Error::NoAnswer { .. } => true,
+            Error::Io(e) => matches!(e.kind(), TimedOut | HostUnreachable | NetworkUnreachable),
+            _ => false,
+        }
+    }
 }
 
 impl From<io::Error> for Error {

@@ -1,6 +1,6 @@
 //! Control messages over a byte stream.
 
-use std::io;
+use std::pin::pin;
 use std::time::Duration;
 
 use proto::control::{self, HEAD_LEN, Message};
@@ -9,6 +9,9 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::Error;
+
+/// So many beats fit into the time after which the other side gives up.
+const BEATS: u32 = 4;
 
 /// Sends one message and flushes.
 ///
@@ -35,15 +38,20 @@ pub async fn receive<M: Message>(from: &mut (impl AsyncRead + Unpin)) -> Result<
 /// Receives one message from a peer that beats: silence for `dead_after` means that it is gone.
 ///
 /// # Errors
-/// As [`receive`], and [`Error::Io`] with a time-out.
+/// As [`receive`], and [`Error::Silent`].
 pub async fn receive_alive<M: Message>(
     from: &mut (impl AsyncRead + Unpin),
     dead_after: Duration,
 ) -> Result<M, Error> {
-    timeout(dead_after, receive(from)).await.unwrap_or_else(|_| {
-        let silent = format!("nothing heard for {} s", dead_after.as_secs());
-        Err(Error::Io(io::Error::new(io::ErrorKind::TimedOut, silent)))
-    })
+    let mut receiving = pin!(receive(from));
+    // In pieces: when it is this process that was stopped, one of them is over at once, and what
+    // came in meanwhile is heard in the next.
+    for _ in 0..BEATS {
+        if let Ok(message) = timeout(dead_after / BEATS, &mut receiving).await {
+            return message;
+        }
+    }
+    Err(Error::Silent { seconds: dead_after.as_secs() })
 }
 
 /// Sends what is queued, and `heartbeat` when there is nothing, until the queue is closed.
@@ -56,8 +64,7 @@ pub async fn speak<M: Message>(
     mut queue: mpsc::UnboundedReceiver<M>,
     heartbeat: M,
 ) -> Result<(), Error> {
-    // Four beats fit into the time after which the other side gives up.
-    let beat = dead_after / 4;
+    let beat = dead_after / BEATS;
     loop {
         match timeout(beat, queue.recv()).await {
             Ok(Some(message)) => send(&mut to, &message).await?,

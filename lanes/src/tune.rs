@@ -24,6 +24,16 @@ pub struct Tuning {
     pub dead_after: Duration,
 }
 
+/// Leaves it to the other end, and to the control connection, to notice that this one is dead.
+/// TCP_USER_TIMEOUT also ends a connection whose peer lives and takes nothing for so long
+/// (tcp_probe_timer in Linux), and a receiver takes nothing while its disk is in a long flush.
+///
+/// # Errors
+/// What setsockopt(2) says.
+pub fn wait_for_a_busy_peer(socket: &TcpStream) -> io::Result<()> {
+    SockRef::from(socket).set_tcp_user_timeout(None)
+}
+
 /// Applies `tuning` to a connected socket. Options that the system does not know are left alone.
 ///
 /// # Errors

@@ -408,6 +408,10 @@ async fn commit(
 }
 
 fn gone(e: &Error) -> Failure {
+    if e.is_silence() {
+        let why = "it is stopped or hangs, or the way to it is cut: run the same command again";
+        return Failure::new(1, format!("the sender fell silent ({e}): {why}"));
+    }
     Failure::new(1, format!("the sender went away without a reason ({e})"))
 }
 
@@ -415,8 +419,10 @@ fn gone(e: &Error) -> Failure {
 async fn better_reason(id: LaneId, e: &Error, heard: &mut Heard) -> Failure {
     let wait = async {
         while let Some(message) = heard.recv().await {
-            if let Ok(ToReceiver::Abort(failure)) = message {
-                return Some(failure);
+            match message {
+                Ok(ToReceiver::Abort(failure)) => return Some(failure),
+                Err(e) => return Some(gone(&e)),
+                Ok(_) => {}
             }
         }
         None

@@ -1,11 +1,11 @@
 //! One image under construction: in a part file, a new one that grows beside its final name and how it
 //! takes it, or on a block device in place.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use blockio::{Engine, Image, SyncKind};
@@ -39,7 +39,7 @@ pub(crate) struct Part {
 
 #[derive(Debug)]
 enum Place {
-    File(Box<PartFile>),
+    File(Arc<PartFile>),
     /// What was there is overwritten and stays where nothing is written.
     Device,
 }
@@ -58,7 +58,7 @@ impl Part {
         let mut notices: Vec<String> =
             device::sector_notice(entry, None, &target.path()).into_iter().collect();
         let (file, image) = PartFile::create(target, entry, images, direct, &mut notices)?;
-        let place = Place::File(Box::new(file));
+        let place = Place::File(Arc::new(file));
         let (entry, notices) = (entry.clone(), std::sync::Mutex::new(notices));
         Ok(Part { image, entry, path: target.path(), place, notices })
     }
@@ -270,15 +270,26 @@ impl PartFile {
     ///
     /// # Errors
     /// A sentence, exit code 1. The part file is still there.
-    pub(crate) async fn commit(&self, engine: &Engine, part: &Part) -> Result<(), Failure> {
-        let (image, entry) = (&part.image, &part.entry);
+    pub(crate) async fn commit(self: &Arc<Self>, engine: &Engine, part: &Part) -> Result<(), Failure> {
+        let (this, image, entry) = (self.clone(), part.image.clone(), part.entry.clone());
+        part.say(blocking(move || this.finish(&image, &entry)).await?);
+        let failed = |e: blockio::Error| Failure::new(1, e.to_string());
+        engine.sync(&part.image, SyncKind::All).await.map_err(failed)?;
+        let this = self.clone();
+        blocking(move || this.take_name()).await
+    }
+
+    /// Exact size and attributes. Returns what the user should know.
+    fn finish(&self, image: &Image, entry: &ImageEntry) -> Result<Vec<String>, Failure> {
         let failed = |e: blockio::Error| Failure::new(1, e.to_string());
         if image.identity().map_err(failed)?.size != entry.size {
             // The last write was padded to the alignment.
             image.set_len(entry.size).map_err(failed)?;
         }
-        part.say(self.dress(image, entry));
-        engine.sync(image, SyncKind::All).await.map_err(failed)?;
+        Ok(self.dress(image, entry))
+    }
+
+    fn take_name(&self) -> Result<(), Failure> {
         let path = self.target.path();
         let name = self.target.name.as_str();
         let folder = fd(&self.target);
@@ -286,6 +297,12 @@ impl PartFile {
             let shown = self.target.folder_path.join(&self.name);
             let why = "somebody renamed, replaced or removed it during the copy";
             return Err(Failure::new(1, format!("{} is no longer the copy: {why}", shown.display())));
+        }
+        let led_to = fs::stat(&self.target.folder_path).and_then(|there| Ok((there, fs::fstat(folder)?)));
+        if !led_to.is_ok_and(|(there, ours)| (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)) {
+            let shown = self.target.folder_path.display();
+            let why = "somebody moved, replaced or removed it during the copy";
+            return Err(Failure::new(1, format!("{shown} is no longer the folder of the copy: {why}")));
         }
         let renamed = if self.target.replaces {
             fs::renameat(folder, &self.name, folder, name)
@@ -304,7 +321,13 @@ impl PartFile {
             Failure::new(1, format!("cannot give the copy its name {}: {why}", path.display()))
         })?;
         fs::fsync(folder).map_err(|e| {
-            Failure::new(1, format!("cannot sync folder {}: {e}", self.target.folder_path.display()))
+            // A job that fails leaves nothing, as far as there is a way back.
+            let stays = self.target.replaces
+                || !self.is_at(OsStr::new(name))
+                || fs::unlinkat(folder, name, AtFlags::empty()).is_err();
+            let what = format!("; {} is complete, but may not outlast a power cut", path.display());
+            let what = if stays { &what } else { "" };
+            Failure::new(1, format!("cannot sync folder {}: {e}{what}", self.target.folder_path.display()))
         })
     }
 
@@ -354,7 +377,19 @@ impl PartFile {
 
     /// Whether the part file's name still means the file that this run made.
     fn is_named(&self) -> bool {
-        fs::statat(fd(&self.target), &self.name, AtFlags::SYMLINK_NOFOLLOW)
+        self.is_at(&self.name)
+    }
+
+    fn is_at(&self, name: &OsStr) -> bool {
+        fs::statat(fd(&self.target), name, AtFlags::SYMLINK_NOFOLLOW)
             .is_ok_and(|s| (s.st_dev, s.st_ino) == self.made)
     }
+}
+
+/// Calls that wait for the disk, away from the threads that keep the connection alive.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let broke = |e| Err(Failure::new(1, format!("a task broke down: {e}")));
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(broke)
 }

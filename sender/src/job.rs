@@ -16,6 +16,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::cause::{self, Cause};
 use crate::control::{self, Committed, Ended};
 use crate::digest::Digester;
 use crate::dispatch;
@@ -25,7 +26,7 @@ use crate::read::{DEPTH, Reader};
 use crate::source::Source;
 
 /// When a lane breaks, the receiver's own reason may still be on its way: wait so long for it.
-const REASON_GRACE: Duration = Duration::from_secs(3);
+pub(crate) const REASON_GRACE: Duration = Duration::from_secs(3);
 /// Units ready to be sent; data among them is bounded by the pool anyway.
 const READY: usize = 256;
 
@@ -78,8 +79,9 @@ pub struct Job {
     pub dialer: Dialer,
     /// Where the control connection may be made, best first.
     pub addresses: Vec<SocketAddr>,
-    /// Where data lanes go, in turn; empty: where control went.
-    pub via: Vec<SocketAddr>,
+    /// Where data lanes go, in turn; empty: where control went. Each is one way with the addresses
+    /// that it may be reached by.
+    pub via: Vec<Vec<SocketAddr>>,
     /// The rest.
     pub options: Options,
 }
@@ -138,7 +140,7 @@ impl Shared {
 }
 
 /// Which part of the job ended, and how.
-enum Part {
+pub(crate) enum Part {
     Reader(Result<(), Failure>),
     Lane(LaneId, Result<(), lanes::Error>),
     Listener(Ended),
@@ -160,7 +162,8 @@ pub async fn run(
 ) -> Result<Summary, Failure> {
     let o = &job.options;
     let Disk { pool, engine } = &job.disk;
-    let mut control = job.dialer.control(&job.addresses).await.map_err(|e| unreachable_peer(&e))?;
+    let mut control =
+        job.dialer.control(&job.addresses).await.map_err(|e| unreachable_peer(&e, &job.addresses))?;
     let peer = control.peer();
     let accept = open(&mut control, &job).await?;
 
@@ -207,14 +210,23 @@ pub async fn run(
         });
     }
 
+    // Of these the receiver was told to finish, and has not told that it did.
+    let mut asked: Vec<String> = Vec::new();
     let work = async {
+        let mut stop = std::pin::pin!(stop);
         let (ready, take) = async_channel::bounded(READY);
-        let via = if job.via.is_empty() { vec![peer] } else { job.via.clone() };
-        for (id, lane) in join_lanes(&job.dialer, &via, o.streams, &shared).await? {
+        let via = ways(&job.via, peer);
+        let joined = tokio::select! {
+            joined = join_lanes(&job.dialer, &via, o.streams, &shared) => joined?,
+            Some(part) = parts.join_next() => return Err(cause::too_early(part)),
+            failure = &mut stop => return Err(Cause::Ours(failure)),
+        };
+        for (id, lane) in joined {
             let (queue, shared, chunk) = (take.clone(), shared.clone(), o.chunk);
             parts.spawn(async move { Part::Lane(id, dispatch::run(id, lane, chunk, queue, shared).await) });
         }
         drop(take);
+        let file = accept.in_place.is_none();
         accept.in_place.into_iter().for_each(|device| events(Event::Overwriting(device)));
         let reader = Reader {
             sources: sources.clone(),
@@ -227,13 +239,15 @@ pub async fn run(
         };
         parts.spawn(async move { Part::Reader(reader.run().await) });
         let (mut digests, mut in_place) = (BTreeMap::new(), 0);
-        let mut stop = std::pin::pin!(stop);
         loop {
             tokio::select! {
                 Some(part) = parts.join_next() => {
-                    if let Some((image, announced)) = settle(part)? {
+                    if let Some((image, announced)) = cause::settle(part)? {
                         let _ = say.send(ToReceiver::Finish { image, tree: announced.tree });
-                        digests.insert(sources[image as usize].entry().name.clone(), announced);
+                        let name = &sources[image as usize].entry().name;
+                        // What a device holds is incomplete until it is known not to be.
+                        asked.extend(file.then(|| name.clone()));
+                        digests.insert(name.clone(), announced);
                     }
                 }
                 () = shared.progressed.notified() => {
@@ -247,6 +261,7 @@ pub async fn run(
                 Some(done) = commits.recv() => {
                     let name = &sources[done.image as usize].entry().name;
                     check(&done, digests.get(name))?;
+                    asked.retain(|other| other != name);
                     let mut notices = sources[done.image as usize].late_notices();
                     notices.extend(said_by(&job.host, done.notices));
                     events(Event::Committed { name: name.clone(), path: done.path, notices });
@@ -271,7 +286,7 @@ pub async fn run(
             Ok(Summary { digests, engines, bottleneck, meter })
         }
         Err(cause) => {
-            let failure = first_cause(cause, &job.host, &mut parts).await;
+            let failure = cause::first(cause, &job.host, &asked, &mut parts).await;
             let _ = say.send(ToReceiver::Abort(failure.clone()));
             drop(say);
             let _ = timeout(REASON_GRACE, until_speaker_ends(&mut parts)).await;
@@ -298,10 +313,30 @@ fn slots(o: &Options) -> Result<usize, Failure> {
     Ok(slots.min(o.streams as usize + 64))
 }
 
-fn unreachable_peer(error: &lanes::Error) -> Failure {
-    let unreachable = |e: &std::io::Error| e.kind() == std::io::ErrorKind::HostUnreachable;
+/// The ways of the data lanes. The address that control found to work stands for its way.
+fn ways(via: &[Vec<SocketAddr>], peer: SocketAddr) -> Vec<Vec<SocketAddr>> {
+    if via.is_empty() {
+        return vec![vec![peer]];
+    }
+    via.iter().map(|way| if way.contains(&peer) { vec![peer] } else { way.clone() }).collect()
+}
+
+/// `tried`: all addresses, of which the error is about one.
+fn unreachable_peer(error: &lanes::Error, tried: &[SocketAddr]) -> Failure {
+    use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable};
+    let said = error.to_string();
+    let others = tried.iter().filter(|a| !a.ip().is_loopback() && !said.contains(&a.to_string()));
+    let others: Vec<String> = others.map(|a| a.ip().to_string()).take(8).collect();
+    let others = if others.is_empty() {
+        String::new()
+    } else {
+        format!("; nor is it reached at {}", others.join(", "))
+    };
     let hint = match error {
-        lanes::Error::Connect { source, .. } if !unreachable(source) => String::new(),
+        lanes::Error::Connect { source, .. } if source.kind() == NetworkUnreachable => {
+            ": name an address that this host has a route to with --via".into()
+        }
+        lanes::Error::Connect { source, .. } if source.kind() != HostUnreachable => String::new(),
         // A firewall that rejects is heard as "no route to host" as well.
         lanes::Error::Refused { peer }
         | lanes::Error::NoAnswer { peer, .. }
@@ -314,7 +349,7 @@ fn unreachable_peer(error: &lanes::Error) -> Failure {
         lanes::Error::NotTls { .. } => ": choose another port with --port".into(),
         _ => String::new(),
     };
-    Failure::new(3, format!("{error}{hint}"))
+    Failure::new(3, format!("{said}{others}{hint}"))
 }
 
 /// Sends `Open` and waits for the verdict.
@@ -342,7 +377,10 @@ async fn open(control: &mut Lane, job: &Job) -> Result<Accept, Failure> {
             Ok(Ok(ToSender::Heartbeat)) => {}
             Ok(Ok(_)) => return Err(Failure::new(1, "the receiver answered out of turn")),
             Ok(Err(e)) => return Err(lost(e)),
-            Err(_) => return Err(Failure::new(1, "the receiver fell silent before the job began")),
+            Err(_) => {
+                let silent = lanes::Error::Silent { seconds: o.dead_after.as_secs() };
+                return Err(cause::peer_lost(&job.host, &silent, &[]));
+            }
         }
     }
 }
@@ -351,7 +389,7 @@ fn said_by(host: &str, sentences: Vec<String>) -> impl Iterator<Item = String> {
     sentences.into_iter().map(move |sentence| format!("{host}: {sentence}"))
 }
 
-fn failure_of(host: &str, failure: Failure) -> Failure {
+pub(crate) fn failure_of(host: &str, failure: Failure) -> Failure {
     Failure { reason: format!("{host}: {}", failure.reason), ..failure }
 }
 
@@ -373,22 +411,22 @@ impl Disk {
 /// stand are kept even so: the receiver would tell of their end, and not of what is wrong.
 async fn join_lanes(
     dialer: &Dialer,
-    via: &[SocketAddr],
+    via: &[Vec<SocketAddr>],
     streams: u32,
     shared: &Shared,
 ) -> Result<Vec<(LaneId, Lane)>, Cause> {
     let mut joins = JoinSet::new();
-    for peer in via.iter().cycle().take(streams as usize).copied() {
+    for way in via.iter().cycle().take(streams as usize) {
         let id = shared.session().open_lane();
-        let dialer = dialer.clone();
-        joins.spawn(async move { (id, dialer.join(id, peer).await) });
+        let (dialer, way) = (dialer.clone(), way.clone());
+        joins.spawn(async move { (id, dialer.join_any(id, &way).await) });
     }
     let mut lanes = Vec::new();
     let mut failed = None;
     while let Some(done) = joins.join_next().await {
         match done {
             Ok((id, Ok(lane))) => lanes.push((id, lane)),
-            Ok((_, Err(e))) => failed = failed.or(Some(unreachable_peer(&e))),
+            Ok((_, Err(e))) => failed = failed.or(Some(unreachable_peer(&e, &[]))),
             Err(e) => return Err(Cause::Ours(Failure::new(1, format!("a lane broke down: {e}")))),
         }
     }
@@ -412,62 +450,6 @@ fn check(done: &Committed, ours: Option<&Digests>) -> Result<(), Cause> {
         return Ok(());
     }
     Err(Cause::Ours(Failure::new(4, format!("{} differs from the source after the copy", done.path))))
-}
-
-/// Why the job ends early.
-enum Cause {
-    /// Found here.
-    Ours(Failure),
-    /// Said by the receiver.
-    Theirs(Failure),
-    /// A connection broke: the receiver may have a better reason.
-    Connection(String),
-    /// Not all lanes could be joined: as well. With those that were.
-    Unjoined(Failure, Vec<(LaneId, Lane)>),
-}
-
-/// Takes in the end of one part; digests are passed on.
-fn settle(part: Result<Part, tokio::task::JoinError>) -> Result<Option<(u32, Digests)>, Cause> {
-    match part {
-        Ok(Part::Digests(done)) => done.map(Some).map_err(Cause::Ours),
-        Ok(Part::Reader(done)) => done.map(|()| None).map_err(Cause::Ours),
-        Ok(Part::Lane(_, Ok(())) | Part::Speaker(Ok(()))) => Ok(None),
-        Ok(Part::Lane(id, Err(e))) => Err(Cause::Connection(format!("data connection {}: {e}", id.0))),
-        Ok(Part::Speaker(Err(e))) => Err(Cause::Connection(e.to_string())),
-        Ok(Part::Listener(Ended::ByReceiver(failure))) => Err(Cause::Theirs(failure)),
-        Ok(Part::Listener(Ended::Lost(e))) => Err(Cause::Connection(e.to_string())),
-        Ok(Part::Listener(Ended::Violation(what))) => {
-            Err(Cause::Ours(Failure::new(1, format!("the receiver broke the protocol: {what}"))))
-        }
-        Err(e) => Err(Cause::Ours(Failure::new(1, format!("a task broke down: {e}")))),
-    }
-}
-
-/// The reason to show: what the receiver says wins over the resets that follow from it.
-async fn first_cause(cause: Cause, host: &str, parts: &mut JoinSet<Part>) -> Failure {
-    let (symptom, _kept) = match cause {
-        Cause::Ours(failure) => return failure,
-        Cause::Theirs(failure) => return failure_of(host, failure),
-        Cause::Unjoined(failure, lanes) => (failure, lanes),
-        Cause::Connection(symptom) => {
-            let reason = format!(
-                "the receiver went away without a reason ({symptom}): check {host} and the way to it, then send again"
-            );
-            (Failure::new(1, reason), Vec::new())
-        }
-    };
-    let said = async {
-        while let Some(part) = parts.join_next().await {
-            if let Ok(Part::Listener(Ended::ByReceiver(failure))) = part {
-                return Some(failure);
-            }
-        }
-        None
-    };
-    match timeout(REASON_GRACE, said).await {
-        Ok(Some(failure)) => failure_of(host, failure),
-        _ => symptom,
-    }
 }
 
 async fn until_speaker_ends(parts: &mut JoinSet<Part>) {

@@ -11,10 +11,12 @@
 //!
 //! Rooms: `source` what is moved and whether it may be, `plan` extents to units, `scan`
 //! zeros inside data, `read` the reader, `dispatch` the lanes, `control` the control
-//! connection, `digest` whole-image hashes, `meter` where the time goes, `job` all together.
+//! connection, `digest` whole-image hashes, `meter` where the time goes, `job` all together, `cause`
+//! why it ended early.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod cause;
 mod control;
 mod digest;
 mod dispatch;

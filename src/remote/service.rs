@@ -20,13 +20,13 @@ const NONE: SessionId = SessionId([0; 16]);
 ///
 /// # Errors
 /// One sentence, exit code 3 (or what the service says).
-pub fn ask(args: &Send, port: u16, mut via: Vec<SocketAddr>) -> Result<Receiver, Failure> {
+pub fn ask(args: &Send, port: u16, mut via: Vec<Vec<SocketAddr>>) -> Result<Receiver, Failure> {
     let keys = Keys::at(args.config.as_deref())?;
     let identity = keys.own()?;
     let machine = args.to.machine();
     let known = keys.of_host(machine, port)?;
-    via.iter_mut().for_each(|a| a.set_port(port));
-    let mut addresses: Vec<SocketAddr> = via.clone();
+    via.iter_mut().flatten().for_each(|a| a.set_port(port));
+    let mut addresses: Vec<SocketAddr> = via.concat();
     if addresses.is_empty() {
         addresses.extend(resolve(machine, port).map_err(|e| no_address(machine, &e))?);
         addresses.retain(|a| wanted(args, a));

@@ -66,7 +66,7 @@ fn a_stopped_receiver_is_given_up() {
     let receiver = scene.receiver();
     signal(receiver, "STOP");
     let reason = attempt.wait().failed(1);
-    says(&reason, &["the receiver went away without a reason", "nothing heard for 3 s"]);
+    says(&reason, &["there fell silent", "nothing heard for 3 s"]);
     signal(receiver, "CONT");
     scene.untouched();
 }
@@ -76,7 +76,7 @@ fn a_cut_link_ends_both_ends() {
     let (link, scene, attempt) = copying();
     link.cut().unwrap();
     let reason = attempt.wait().failed(1);
-    says(&reason, &["the receiver went away without a reason"]);
+    says(&reason, &["there fell silent"]);
     scene.untouched();
 }
 

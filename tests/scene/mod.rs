@@ -3,6 +3,7 @@
 #![allow(dead_code, missing_docs, clippy::unwrap_used)] // every test file uses its part of it
 
 pub mod fake;
+pub mod names;
 pub mod tap;
 
 use std::fs;

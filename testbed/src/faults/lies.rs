@@ -1,15 +1,17 @@
 //! The calls that can be answered wrongly.
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::thread::sleep;
 
-use fuser::{FileHandle, ReplyData};
+use fuser::{FileHandle, INodeNo, ReplyData};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
 use super::backing::{Passthrough, is_direct, read_up_to};
-use super::{DirectIo, Fallocate};
+use super::{DirectIo, Fallocate, Faults};
 
 impl Passthrough {
     /// Keeps the reply for later when the read shall get no answer.
@@ -56,7 +58,7 @@ impl Passthrough {
         data: &[u8],
         flags: i32,
     ) -> io::Result<u32> {
-        let (length, corrupt_at) = {
+        let (length, corrupt_at, slow) = {
             let mut state = self.shared.lock();
             state.counts.writes += 1;
             state.counts.direct_writes += u64::from(is_direct(flags));
@@ -76,8 +78,9 @@ impl Passthrough {
                 length = length.min(u32::try_from(*space).unwrap_or(u32::MAX));
                 *space -= u64::from(length);
             }
-            (length, faults.corrupt_writes_at)
+            (length, faults.corrupt_writes_at, faults.slow_writes)
         };
+        sleep(slow);
         let data = &data[..length as usize];
         let file = self.file(handle)?;
         let corrupt = corrupt_at
@@ -95,17 +98,29 @@ impl Passthrough {
     }
 
     pub(super) fn faulty_fsync(&self, handle: FileHandle, data_only: bool) -> io::Result<()> {
-        {
-            let mut state = self.shared.lock();
-            state.counts.fsyncs += 1;
-            let failing = &mut state.faults.failing_fsyncs;
-            if let Some(left) = failing.checked_sub(1) {
-                *failing = left;
-                return Err(Errno::IO.into());
-            }
-        }
+        self.shared.lock().counts.fsyncs += 1;
+        self.sync_fault(|faults| &mut faults.failing_fsyncs)?;
         let file = self.file(handle)?;
         if data_only { file.sync_data() } else { file.sync_all() }
+    }
+
+    pub(super) fn faulty_folder_fsync(&self, number: INodeNo) -> io::Result<()> {
+        self.shared.lock().counts.folder_fsyncs += 1;
+        self.sync_fault(|faults| &mut faults.failing_folder_fsyncs)?;
+        self.tree().path(number).and_then(File::open)?.sync_all()
+    }
+
+    /// Takes the time for a sync, and fails as often as `which` says.
+    fn sync_fault(&self, which: impl FnOnce(&mut Faults) -> &mut u32) -> io::Result<()> {
+        let (slow, fails) = {
+            let mut state = self.shared.lock();
+            let failing = which(&mut state.faults);
+            let fails = *failing > 0;
+            *failing = failing.saturating_sub(1);
+            (state.faults.slow_fsyncs, fails)
+        };
+        sleep(slow);
+        if fails { Err(Errno::IO.into()) } else { Ok(()) }
     }
 
     pub(super) fn faulty_fallocate(

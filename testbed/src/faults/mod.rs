@@ -67,6 +67,12 @@ pub struct Faults {
     pub no_data: bool,
     /// So many `fsync` and `fdatasync` calls fail with EIO, later ones succeed.
     pub failing_fsyncs: u32,
+    /// So many `fsync` calls on folders fail with EIO, later ones succeed.
+    pub failing_folder_fsyncs: u32,
+    /// Every `fsync` and `fdatasync`, of files and folders, takes so long.
+    pub slow_fsyncs: Duration,
+    /// Every write that does not fail takes so long.
+    pub slow_writes: Duration,
     /// Bytes that may still be written before ENOSPC; the write that crosses
     /// the limit is short.
     pub space: Option<u64>,
