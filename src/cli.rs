@@ -7,6 +7,7 @@ use blockio::EngineChoice;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use proto::geometry::ChunkSize;
+use proto::owner::Owner;
 
 use crate::place::Place;
 
@@ -90,6 +91,9 @@ pub struct Send {
     /// be writing
     #[arg(long)]
     pub force: bool,
+    /// The copies belong to this user and group of the destination, instead of the source's
+    #[arg(long, value_name = "[USER][:GROUP]")]
+    pub chown: Option<Owner>,
     /// auto refuses a qcow2 that is only a part of an image (overlay, external data file); raw never
     /// looks inside. Either way the file is copied byte for byte
     #[arg(long, value_enum, default_value_t = Format::Auto)]

@@ -24,7 +24,7 @@
 //! the one that both ends print.
 //!
 //! Rooms: [`geometry`] fixed sizes, [`version`] hello, [`join`] proof of belonging, [`seal`]
-//! frame tags of lanes without TLS, [`manifest`] what is moved, [`control`] messages, [`frame`] data header, [`extents`] maps and run sets,
+//! frame tags of lanes without TLS, [`manifest`] what is moved, [`owner`] whose the copies are, [`control`] messages, [`frame`] data header, [`extents`] maps and run sets,
 //! [`leaves`] hashes of a chunk, [`digest`] of whole images,
 //! [`telemetry`] where a host's time goes, [`session`] both state machines (with their state table).
 
@@ -38,6 +38,7 @@ pub mod geometry;
 pub mod join;
 pub mod leaves;
 pub mod manifest;
+pub mod owner;
 pub mod seal;
 pub mod session;
 pub mod telemetry;

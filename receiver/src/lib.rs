@@ -10,7 +10,7 @@
 //! devices, which have no second name), and only files that this run made are ever removed. Non-goals: how this process was started, printing.
 //!
 //! Rooms: `target` where images go, `part` part files and their commit,
-//! `leftover` those of earlier attempts, `device` block devices, `lane` data lanes,
+//! `leftover` those of earlier attempts, `owner` whose copies are, `device` block devices, `lane` data lanes,
 //! `flush` durability, `job` the control connection and all together.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -21,6 +21,7 @@ pub mod job;
 mod lane;
 mod leftover;
 mod meter;
+mod owner;
 mod part;
 mod readback;
 mod target;

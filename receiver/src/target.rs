@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::device::{self, Device};
 use crate::leftover;
+use crate::owner::Wanted;
 
 /// Refused before anything changed.
 const REFUSED: u8 = 3;
@@ -36,6 +37,8 @@ pub(crate) struct Target {
     pub(crate) name: String,
     /// A regular file stands there and may be replaced.
     pub(crate) replaces: bool,
+    /// Who it is to belong to.
+    pub(crate) owner: Wanted,
 }
 
 impl Target {
@@ -66,6 +69,10 @@ pub(crate) fn refuse<T>(reason: String) -> Result<T, Failure> {
 pub(crate) fn resolve(open: &Open, direct: bool) -> Result<Destination, Failure> {
     let typed = expand_home(&open.path)?;
     match &open.images[..] {
+        [_] if open.chown.is_some() && device::is_device(&typed) => refuse(format!(
+            "{} is a block device, whose owner is set by the destination's system (udev): leave --chown out",
+            typed.display()
+        )),
         [image] if device::is_device(&typed) => {
             device::claim(&typed, image, open.force, direct).map(Destination::Device)
         }
@@ -112,16 +119,20 @@ fn files(open: &Open, typed: PathBuf) -> Result<Vec<Target>, Failure> {
         let hint = hint(e.kind());
         return refuse(format!("cannot write into folder {}: {e}{hint}", folder_path.display()));
     }
+    let owner = open.chown.as_ref().map_or(Ok(Wanted::default()), Wanted::resolve)?;
     let mut targets = Vec::new();
     for image in &open.images {
         let name = single_name.clone().unwrap_or_else(|| image.name.clone());
-        let mut target =
-            Target { folder: folder.clone(), folder_path: folder_path.clone(), name, replaces: false };
+        let (folder, folder_path, owner) = (folder.clone(), folder_path.clone(), owner.clone());
+        let mut target = Target { folder, folder_path, name, replaces: false, owner };
         target.replaces = standing(&target, &open.images, open.force)?;
         leftover::check(&target, &open.images, false)?;
         targets.push(target);
     }
     room(&folder, &folder_path, &open.images, open.force)?;
+    if open.dry_run {
+        owner.probe_in(&folder, &folder_path)?;
+    }
     Ok(targets)
 }
 
@@ -228,6 +239,7 @@ mod tests {
             dry_run: false,
             sync_window: None,
             readback: false,
+            chown: None,
             images: names.iter().map(entry).collect(),
         }
     }

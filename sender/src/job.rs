@@ -11,6 +11,7 @@ use lanes::{Lane, message};
 use proto::control::{Accept, Failure, LaneId, Open, ToReceiver, ToSender, Transport};
 use proto::digest::Digests;
 use proto::geometry::ChunkSize;
+use proto::owner::Owner;
 use proto::session::SenderSession;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
@@ -52,6 +53,8 @@ pub struct Options {
     pub sync_window: Option<u64>,
     /// The destination reads everything back from its disk before it is done.
     pub readback: bool,
+    /// Who the copies are to belong to; `None`: whoever the sources belong to.
+    pub chown: Option<Owner>,
     /// All lanes together send no faster than this, bit/s.
     pub limit: Option<u64>,
     /// A receiver silent for so long is dead.
@@ -331,6 +334,7 @@ async fn open(control: &mut Lane, job: &Job) -> Result<Accept, Failure> {
         dry_run: o.dry_run,
         sync_window: o.sync_window,
         readback: o.readback,
+        chown: o.chown.clone(),
         images: job.sources.iter().map(|s| s.entry().clone()).collect(),
     });
     message::send(control, &message).await.map_err(lost)?;
