@@ -234,9 +234,9 @@ pub trait Message: Serialize + DeserializeOwned {
     fn limit(kind: u8) -> u32;
 }
 
-const SMALL: u32 = 16 << 10;
+pub(crate) const SMALL: u32 = 16 << 10;
 /// 1024 entries with names and a few attributes; an ACL or two do not reach it.
-const MANIFEST: u32 = 4 << 20;
+pub(crate) const MANIFEST: u32 = 4 << 20;
 
 impl Message for Bootstrap {
     fn limit(_: u8) -> u32 {
