@@ -1,4 +1,5 @@
 //! One file per verb.
 
+pub mod errand;
 pub mod receive;
 pub mod send;

@@ -22,12 +22,16 @@ use crate::flush::{self, Window};
 use crate::lane::{self, LaneEnd};
 use crate::meter::Meter;
 use crate::part::Part;
+use crate::peer::Peer;
 use crate::readback::{self, Expected};
 use crate::target;
+use crate::terms::Asked;
 
 /// Writes in flight besides one buffer per lane.
 const WRITE_DEPTH: usize = 16;
-/// The sender has so long to connect after the bootstrap, and to say goodbye at the end.
+/// The sender has so long to say goodbye at the end: it only has to hear ours.
+const GOODBYE: Duration = Duration::from_secs(5);
+/// The sender has so long to connect after the bootstrap.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Strangers in the middle of a handshake at once; more wait in the kernel's queue.
 const HANDSHAKES: usize = 64;
@@ -49,6 +53,8 @@ pub struct Config {
     pub memory: Option<u64>,
     /// A sender silent for so long is dead.
     pub dead_after: Duration,
+    /// Set when this side asked for the job.
+    pub asked: Option<Asked>,
 }
 
 /// State shared by the tasks of one job.
@@ -97,13 +103,20 @@ enum Task {
 /// # Errors
 /// The first cause, with its exit code; the sender was told, if it can be reached.
 pub async fn run(config: Config, stop: impl Future<Output = Failure>) -> Result<(), Failure> {
+    let Config { engine, direct, memory, dead_after, asked, .. } = config;
+    let setting = Setting { engine, direct, memory, asked };
     let (arrivals, mut joined) = mpsc::channel(LANES_MAX as usize);
     let door = Arc::new(OnceLock::new());
     let listener = tokio::net::TcpListener::from_std(config.listener)
         .map_err(|e| Failure::new(1, format!("cannot listen: {e}")))?;
     let acceptor = tokio::spawn(accept(listener, config.keeper, door.clone(), arrivals));
+    let mut stop = std::pin::pin!(stop);
     let done = async {
-        let control = match timeout(PATIENCE, joined.recv()).await {
+        let first = tokio::select! {
+            first = timeout(PATIENCE, joined.recv()) => first,
+            failure = &mut stop => return Err(failure),
+        };
+        let control = match first {
             Ok(Some((_, lane))) => lane,
             _ => {
                 return Err(Failure::new(
@@ -114,18 +127,17 @@ pub async fn run(config: Config, stop: impl Future<Output = Failure>) -> Result<
         };
         let (from, to) = tokio::io::split(control);
         let (say, queue) = mpsc::unbounded_channel();
-        let speaker = tokio::spawn(message::speak(to, config.dead_after, queue, ToSender::Heartbeat));
+        let speaker = tokio::spawn(message::speak(to, dead_after, queue, ToSender::Heartbeat));
         let (hear, mut heard) = mpsc::channel(16);
-        let ear = tokio::spawn(listen(from, config.dead_after, hear));
-        let setting = Setting { engine: config.engine, direct: config.direct, memory: config.memory };
-        let result = serve(setting, &door, &mut joined, &say, &mut heard, stop).await;
+        let ear = tokio::spawn(listen(from, dead_after, hear));
+        let result = serve(setting, &door, &mut joined, &say, &mut heard, &mut stop).await;
         if let Err(failure) = &result {
             let _ = say.send(ToSender::Fail(failure.clone()));
         }
         drop(say);
-        let _ = timeout(config.dead_after, speaker).await;
+        let _ = timeout(dead_after, speaker).await;
         // The sender closes first, so that its last word is not lost to a reset.
-        let _ = timeout(PATIENCE, async { while heard.recv().await.is_some() {} }).await;
+        let _ = timeout(GOODBYE, async { while heard.recv().await.is_some() {} }).await;
         ear.abort();
         result
     };
@@ -177,11 +189,12 @@ struct Setting {
     engine: EngineChoice,
     direct: bool,
     memory: Option<u64>,
+    asked: Option<Asked>,
 }
 
 type Door = OnceLock<Arc<Receiving>>;
 type Say = mpsc::UnboundedSender<ToSender>;
-type Heard = mpsc::Receiver<Result<ToReceiver, Error>>;
+pub(crate) type Heard = mpsc::Receiver<Result<ToReceiver, Error>>;
 
 async fn serve(
     setting: Setting,
@@ -189,12 +202,17 @@ async fn serve(
     joined: &mut mpsc::Receiver<(LaneId, Lane)>,
     say: &Say,
     heard: &mut Heard,
-    stop: impl Future<Output = Failure>,
+    mut stop: impl Future<Output = Failure> + Unpin,
 ) -> Result<(), Failure> {
-    let open = match heard.recv().await {
+    let sender = Peer::new(setting.asked.as_ref());
+    let first = tokio::select! {
+        first = heard.recv() => first,
+        failure = &mut stop => return Err(failure),
+    };
+    let open = match first {
         Some(Ok(ToReceiver::Open(open))) => open,
-        Some(Ok(ToReceiver::Abort(failure))) => return Err(failure),
-        Some(Err(e)) => return Err(gone(&e)),
+        Some(Ok(ToReceiver::Abort(failure))) => return Err(sender.says(failure)),
+        Some(Err(e)) => return Err(sender.gone(&e)),
         _ => return Err(Failure::new(1, "the sender did not open a job")),
     };
     let dry_run = open.dry_run;
@@ -213,7 +231,7 @@ async fn serve(
     }
     let mut committed = vec![false; job.parts.len()];
     let result = tokio::select! {
-        result = receive(&job, joined, say, heard, &mut committed) => result,
+        result = receive(&job, &sender, joined, say, heard, &mut committed) => result,
         failure = stop => Err(failure),
     };
     if result.is_err() {
@@ -227,6 +245,7 @@ async fn serve(
 fn prepare(open: &Open, setting: &Setting) -> Result<Receiving, Failure> {
     let refused = |reason: String| Failure::new(3, reason);
     manifest::check(&open.images).map_err(refused)?;
+    setting.asked.as_ref().map_or(Ok(()), |asked| asked.terms.hold(open))?;
     let chunk = ChunkSize::new(u64::from(open.chunk)).map_err(refused)?;
     if open.lanes == 0 || open.lanes > LANES_MAX {
         return Err(refused(format!("{} lanes are not possible: 1 to {LANES_MAX}", open.lanes)));
@@ -284,6 +303,7 @@ fn slots(lanes: usize, chunk: ChunkSize, memory: Option<u64>) -> Result<usize, F
 /// The main loop: returns when the sender says that it is done.
 async fn receive(
     job: &Arc<Receiving>,
+    sender: &Peer,
     joined: &mut mpsc::Receiver<(LaneId, Lane)>,
     say: &Say,
     heard: &mut Heard,
@@ -306,7 +326,7 @@ async fn receive(
                         let _ = say.send(ToSender::LaneClosed(ack));
                     }
                 }
-                Ok(Task::Lane(id, Err(LaneEnd::Connection(e)))) => return Err(better_reason(id, &e, heard).await),
+                Ok(Task::Lane(id, Err(LaneEnd::Connection(e)))) => return Err(sender.better_reason(id, &e, heard).await),
                 Ok(Task::Lane(_, Err(LaneEnd::Job(failure))) | Task::Flusher(failure)) => return Err(failure),
                 Ok(Task::Commit(image, done)) => {
                     let tree = done?;
@@ -328,11 +348,11 @@ async fn receive(
                     tasks.spawn(async move { Task::Commit(image, commit(&job, image, ours, tree).await) });
                 }
                 Some(Ok(ToReceiver::Done)) if committed.iter().all(|c| *c) => return Ok(()),
-                Some(Ok(ToReceiver::Abort(failure))) => return Err(failure),
+                Some(Ok(ToReceiver::Abort(failure))) => return Err(sender.says(failure)),
                 Some(Ok(ToReceiver::Heartbeat)) => {}
                 Some(Ok(_)) => return Err(Failure::new(1, "the sender broke the protocol: a message out of turn")),
                 Some(Err(e)) if committed.iter().all(|c| *c) && matches!(e, Error::Closed) => return Ok(()),
-                Some(Err(e)) => return Err(gone(&e)),
+                Some(Err(e)) => return Err(sender.gone(&e)),
                 None => return Err(Failure::new(1, "the sender went away without a reason")),
             },
             () = job.acks.notified() => acknowledge(job, say),
@@ -369,26 +389,6 @@ async fn commit(
     }
     part.commit(&job.engine).await?;
     Ok(ours)
-}
-
-fn gone(e: &Error) -> Failure {
-    Failure::new(1, format!("the sender went away without a reason ({e})"))
-}
-
-/// A lane broke: the sender's own reason may be on its way.
-async fn better_reason(id: LaneId, e: &Error, heard: &mut Heard) -> Failure {
-    let wait = async {
-        while let Some(message) = heard.recv().await {
-            if let Ok(ToReceiver::Abort(failure)) = message {
-                return Some(failure);
-            }
-        }
-        None
-    };
-    match timeout(Duration::from_secs(2), wait).await {
-        Ok(Some(failure)) => failure,
-        _ => Failure::new(1, format!("data connection {} was lost: {e}; run the same command again", id.0)),
-    }
 }
 
 /// Passes on what the sender says until it ends or falls silent.

@@ -10,6 +10,7 @@ use lanes::dial::Dialer;
 use lanes::{Lane, message};
 use proto::control::{Accept, Failure, LaneId, Open, ToReceiver, ToSender, Transport};
 use proto::digest::Digests;
+pub use proto::errand::Summary;
 use proto::geometry::ChunkSize;
 use proto::owner::Owner;
 use proto::session::SenderSession;
@@ -21,7 +22,7 @@ use crate::control::{self, Committed, Ended};
 use crate::digest::Digester;
 use crate::dispatch;
 use crate::limit::Limit;
-use crate::meter::{Bottleneck, Meter, Snapshot};
+use crate::meter::Meter;
 use crate::read::{DEPTH, Reader};
 use crate::source::Source;
 
@@ -75,6 +76,8 @@ pub struct Job {
     pub disk: Disk,
     /// How the receiver's host is called in messages: two hosts have the same paths.
     pub host: String,
+    /// The receiver asked for this job, and messages are for its user.
+    pub asked_for: bool,
     /// What is moved.
     pub sources: Vec<Source>,
     /// How to connect.
@@ -92,8 +95,10 @@ pub struct Job {
 pub enum Event {
     /// The job is accepted and starts: something the user should know, a sentence each.
     Started {
-        /// Notices of both ends.
+        /// Notices of this end.
         notices: Vec<String>,
+        /// Notices of the receiver.
+        theirs: Vec<String>,
         /// Where control is connected.
         peer: SocketAddr,
     },
@@ -106,22 +111,11 @@ pub enum Event {
         name: String,
         /// Where.
         path: String,
-        /// What turned out on the way, at either end.
+        /// What turned out on the way at this end.
         notices: Vec<String>,
+        /// The same at the receiver.
+        theirs: Vec<String>,
     },
-}
-
-/// A finished job.
-#[derive(Clone, Debug)]
-pub struct Summary {
-    /// Name → digests.
-    pub digests: BTreeMap<String, Digests>,
-    /// Engine of the sender and of the receiver, `uring` or `sync`.
-    pub engines: (String, String),
-    /// The stage that limited it; `None` when nothing was sent.
-    pub bottleneck: Option<Bottleneck>,
-    /// All counters; its time runs from the first read to the last durable acknowledgement.
-    pub meter: Snapshot,
 }
 
 /// State shared by the tasks of one job.
@@ -163,7 +157,8 @@ pub async fn run(
 ) -> Result<Summary, Failure> {
     let o = &job.options;
     let Disk { pool, engine } = &job.disk;
-    let mut control = job.dialer.control(&job.addresses).await.map_err(|e| unreachable_peer(&e))?;
+    let mut control =
+        job.dialer.control(&job.addresses).await.map_err(|e| unreachable_peer(&e, job.asked_for))?;
     let peer = control.peer();
     let accept = open(&mut control, &job).await?;
 
@@ -175,8 +170,7 @@ pub async fn run(
         );
     }
     notices.extend(engine.notices());
-    notices.extend(said_by(&job.host, accept.notices));
-    events(Event::Started { notices, peer });
+    events(Event::Started { notices, theirs: accept.notices, peer });
     let engines = (engine.kind().as_str().to_owned(), accept.engine);
 
     let (say, queue) = mpsc::unbounded_channel();
@@ -198,7 +192,7 @@ pub async fn run(
     });
     let digester = Digester::start(&sizes, o.chunk, o.b3_always)
         .map_err(|e| Failure::new(1, format!("cannot start the digest thread: {e}")))?;
-    let sources: Arc<[Source]> = job.sources.into();
+    let sources: Arc<[Source]> = job.sources.clone().into();
     let mut parts: JoinSet<Part> = JoinSet::new();
     let (committed, mut commits) = mpsc::unbounded_channel();
     {
@@ -213,7 +207,7 @@ pub async fn run(
     let work = async {
         let (ready, take) = async_channel::bounded(READY);
         let via = if job.via.is_empty() { vec![peer] } else { job.via.clone() };
-        for (id, lane) in join_lanes(&job.dialer, &via, o.streams, &shared).await? {
+        for (id, lane) in join_lanes(&job, &via, &shared).await? {
             let (queue, shared, chunk) = (take.clone(), shared.clone(), o.chunk);
             parts.spawn(async move { Part::Lane(id, dispatch::run(id, lane, chunk, queue, shared).await) });
         }
@@ -250,9 +244,9 @@ pub async fn run(
                 Some(done) = commits.recv() => {
                     let name = &sources[done.image as usize].entry().name;
                     check(&done, digests.get(name))?;
-                    let mut notices = sources[done.image as usize].late_notices();
-                    notices.extend(said_by(&job.host, done.notices));
-                    events(Event::Committed { name: name.clone(), path: done.path, notices });
+                    let notices = sources[done.image as usize].late_notices();
+                    let (name, path, theirs) = (name.clone(), done.path, done.notices);
+                    events(Event::Committed { name, path, notices, theirs });
                     // Counted here: the session knows of a commit before its turn to be told comes.
                     in_place += 1;
                     if in_place == sources.len() {
@@ -301,23 +295,35 @@ fn slots(o: &Options) -> Result<usize, Failure> {
     Ok(slots.min(o.streams as usize + 64))
 }
 
-fn unreachable_peer(error: &lanes::Error) -> Failure {
+/// Why the receiver cannot be reached, and what to do; `asked_for`: it is its user who does it.
+fn unreachable_peer(error: &lanes::Error, asked_for: bool) -> Failure {
     let unreachable = |e: &std::io::Error| e.kind() == std::io::ErrorKind::HostUnreachable;
-    let hint = match error {
-        lanes::Error::Connect { source, .. } if !unreachable(source) => String::new(),
+    let reason = match error {
+        lanes::Error::Connect { peer, .. }
+        | lanes::Error::Refused { peer }
+        | lanes::Error::NoAnswer { peer, .. }
+        | lanes::Error::NotTls { peer, .. }
+            if asked_for =>
+        {
+            format!(
+                "cannot reach this host on TCP port {port}: {error}; if a firewall blocks it, open it towards here (nft add rule inet filter input tcp dport {port} accept); choose a port with --port, an address of this host with --via",
+                port = peer.port()
+            )
+        }
+        lanes::Error::Connect { source, .. } if !unreachable(source) => error.to_string(),
         // A firewall that rejects is heard as "no route to host" as well.
         lanes::Error::Refused { peer }
         | lanes::Error::NoAnswer { peer, .. }
         | lanes::Error::Connect { peer, .. } => format!(
-            ": a firewall between this host and {} may block the data port: open TCP {} towards it there (nft add rule inet filter input tcp dport {} accept), choose a port with --port, or another address with --via",
+            "{error}: a firewall between this host and {} may block the data port: open TCP {} towards it there (nft add rule inet filter input tcp dport {} accept), choose a port with --port, or another address with --via",
             peer.ip(),
             peer.port(),
             peer.port()
         ),
-        lanes::Error::NotTls { .. } => ": choose another port with --port".into(),
-        _ => String::new(),
+        lanes::Error::NotTls { .. } => format!("{error}: choose another port with --port"),
+        _ => error.to_string(),
     };
-    Failure::new(3, format!("{error}{hint}"))
+    Failure::new(3, reason)
 }
 
 /// Sends `Open` and waits for the verdict.
@@ -351,10 +357,6 @@ async fn open(control: &mut Lane, job: &Job) -> Result<Accept, Failure> {
     }
 }
 
-fn said_by(host: &str, sentences: Vec<String>) -> impl Iterator<Item = String> {
-    sentences.into_iter().map(move |sentence| format!("{host}: {sentence}"))
-}
-
 fn failure_of(host: &str, failure: Failure) -> Failure {
     Failure { reason: format!("{host}: {}", failure.reason), ..failure }
 }
@@ -375,16 +377,11 @@ impl Disk {
 
 /// Joins all lanes side by side; either all of them stand, or the job does not start. Those that
 /// stand are kept even so: the receiver would tell of their end, and not of what is wrong.
-async fn join_lanes(
-    dialer: &Dialer,
-    via: &[SocketAddr],
-    streams: u32,
-    shared: &Shared,
-) -> Result<Vec<(LaneId, Lane)>, Cause> {
+async fn join_lanes(job: &Job, via: &[SocketAddr], shared: &Shared) -> Result<Vec<(LaneId, Lane)>, Cause> {
     let mut joins = JoinSet::new();
-    for peer in via.iter().cycle().take(streams as usize).copied() {
+    for peer in via.iter().cycle().take(job.options.streams as usize).copied() {
         let id = shared.session().open_lane();
-        let dialer = dialer.clone();
+        let dialer = job.dialer.clone();
         joins.spawn(async move { (id, dialer.join(id, peer).await) });
     }
     let mut lanes = Vec::new();
@@ -392,7 +389,7 @@ async fn join_lanes(
     while let Some(done) = joins.join_next().await {
         match done {
             Ok((id, Ok(lane))) => lanes.push((id, lane)),
-            Ok((_, Err(e))) => failed = failed.or(Some(unreachable_peer(&e))),
+            Ok((_, Err(e))) => failed = failed.or(Some(unreachable_peer(&e, job.asked_for))),
             Err(e) => return Err(Cause::Ours(Failure::new(1, format!("a lane broke down: {e}")))),
         }
     }
