@@ -202,14 +202,16 @@ async fn ready(
     dead_after: Duration,
     line: &mut Line<'_>,
 ) -> Result<([u8; 32], u64), Failure> {
+    // Nothing has been changed yet.
+    let refused = |failure: Failure| Failure { exit: exit::REFUSED, ..failure };
     loop {
         match timeout(dead_after, heard.recv()).await {
             Ok(Some(Ok(News::Ready { fingerprint, image_bytes }))) => return Ok((fingerprint, image_bytes)),
             Ok(Some(Ok(News::Meter(_)))) => {}
             Ok(Some(Ok(News::Failed(failure)))) => return Err(line.says(failure)),
-            Ok(Some(Err(e))) => return Err(line.lost(&e).await),
-            Ok(Some(Ok(_)) | None) => return Err(line.lost(&BootstrapError::Malformed).await),
-            Err(_) => return Err(line.silent(dead_after)),
+            Ok(Some(Err(e))) => return Err(refused(line.lost(&e).await)),
+            Ok(Some(Ok(_)) | None) => return Err(refused(line.lost(&BootstrapError::Malformed).await)),
+            Err(_) => return Err(refused(line.silent(dead_after))),
         }
     }
 }

@@ -168,6 +168,9 @@ pub fn ask<Q: Message, A: Message + std::marker::Send + 'static>(
     };
     let rsh = words(&args.rsh, "--rsh")?;
     let vmferry = words(&args.remote_path, "--remote-path")?;
+    let mut opening = Vec::new();
+    let spoken = bootstrap::open(&mut opening).and_then(|()| bootstrap::send(&mut opening, request));
+    spoken.map_err(|e| Failure::new(exit::USAGE, format!("that is too much for one job: {e}")))?;
     let mut child = Command::new(&rsh[0])
         .args(&rsh[1..])
         .arg(args.to.shell_host())
@@ -181,10 +184,7 @@ pub fn ask<Q: Message, A: Message + std::marker::Send + 'static>(
     let complaints = child.stderr.take().map(Complaints::hear);
     let (to, from) = (child.stdin.take(), child.stdout.take());
     let mut shell = Shell { child, to, from, complaints };
-    let mut words = Vec::new();
-    let spoken = bootstrap::open(&mut words).and_then(|()| bootstrap::send(&mut words, request));
-    spoken.map_err(|e| Failure::new(exit::USAGE, format!("that is too much for one job: {e}")))?;
-    match shell.exchange(words) {
+    match shell.exchange(opening) {
         Ok(answer) => Ok((answer, shell)),
         Err(silence) => {
             let patience = if matches!(silence, Silence::Timeout) { 0 } else { 2 };
@@ -196,14 +196,14 @@ pub fn ask<Q: Message, A: Message + std::marker::Send + 'static>(
 
 impl Shell {
     /// Speaks, then waits for one answer. What follows it is still to be read.
-    fn exchange<A: Message + std::marker::Send + 'static>(&mut self, words: Vec<u8>) -> Result<A, Silence> {
+    fn exchange<A: Message + std::marker::Send + 'static>(&mut self, opening: Vec<u8>) -> Result<A, Silence> {
         let (Some(mut to), Some(mut from)) = (self.to.take(), self.from.take()) else {
             return Err(Silence::Error(BootstrapError::Malformed));
         };
         let (answer, answers) = mpsc::channel();
         thread::spawn(move || {
             // A remote side that is not vmferry may close its end at once; its words tell more.
-            let _ = to.write_all(&words).and_then(|()| to.flush());
+            let _ = to.write_all(&opening).and_then(|()| to.flush());
             let accepted = bootstrap::accept(&mut from).and_then(|()| bootstrap::receive(&mut from));
             let _ = answer.send((accepted, to, from));
         });

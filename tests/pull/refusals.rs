@@ -11,7 +11,7 @@ use testbed::disk::{Fs, LoopDisk};
 use testbed::net::{Link, LinkConfig};
 
 use super::{MIB, fetch, local, over};
-use crate::ferry::{folder, vmferry};
+use crate::ferry::{folder, testbed, vmferry};
 use crate::scene::fake::{opening, shell};
 use crate::scene::{Attempt, Scene, says};
 
@@ -163,17 +163,51 @@ fn a_sender_that_talks_nonsense_is_not_believed() {
     };
     let meter = control::encode(&News::Meter(Box::default())).unwrap();
     let wild = [&meter[..], &[255; 64]].concat();
-    let reason = fetch(&scene, &local(&scene).rsh(said("wild", &wild))).failed(1);
+    let reason = fetch(&scene, &local(&scene).rsh(said("wild", &wild))).failed(3);
     says(&reason, &["there: what it says cannot be read"]);
     // Out of turn.
     let done = control::encode(&News::Overwriting("/dev/sda".into())).unwrap();
-    let reason = fetch(&scene, &local(&scene).rsh(said("early", &done))).failed(1);
+    let reason = fetch(&scene, &local(&scene).rsh(said("early", &done))).failed(3);
     says(&reason, &["there: what it says cannot be read"]);
-    let reason = fetch(&scene, &local(&scene).rsh(said("short", &meter))).failed(1);
+    let reason = fetch(&scene, &local(&scene).rsh(said("short", &meter))).failed(3);
     says(&reason, &["the remote shell to there ended with 0", "run the same command again"]);
     // A failure that claims to be none.
     let zero = control::encode(&News::Failed(control::Failure::new(0, "all is well"))).unwrap();
     let reason = fetch(&scene, &local(&scene).rsh(said("zero", &zero))).failed(1);
     says(&reason, &["there: all is well"]);
+    scene.untouched();
+}
+
+/// Whoever answers does not get to choose where this host writes.
+#[test]
+fn a_host_that_wants_something_else_written_is_refused() {
+    // Changes the errand on its way, as that host could.
+    const BETWEEN: &str = r#"
+import os, subprocess, sys, threading
+wanted, other = (word.encode() for word in sys.argv[1:3])
+far = subprocess.Popen(sys.argv[3:], stdin=subprocess.PIPE)
+def copy():
+    while piece := os.read(0, 65536):
+        os.write(far.stdin.fileno(), piece.replace(wanted, other))
+    far.stdin.close()
+threading.Thread(target=copy, daemon=True).start()
+sys.exit(far.wait())
+"#;
+    let (scene, elsewhere) = (Scene::new(4096), folder());
+    let between = scene.here.path().join("between.py");
+    fs::write(&between, BETWEEN).unwrap();
+    let far = format!("{} local-shell", testbed().display());
+    let sent = |wanted: &str, other: &str| {
+        assert_eq!(wanted.len(), other.len());
+        let rsh = format!("python3 {} {wanted} {other} {far}", between.display());
+        fetch(&scene, &local(&scene).rsh(rsh))
+    };
+    let reason = sent(scene.there.to_str().unwrap(), elsewhere.path().to_str().unwrap()).failed(3);
+    says(&reason, &["the sender came with another destination than it was asked for", "nothing was changed"]);
+    assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+
+    fs::copy(&scene.image, scene.here.path().join("evil.img")).unwrap();
+    let reason = sent("disk.img", "evil.img").failed(3);
+    says(&reason, &["the sender came with other images than it was asked for"]);
     scene.untouched();
 }
