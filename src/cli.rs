@@ -7,9 +7,11 @@ use blockio::EngineChoice;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lanes::identity::Fingerprint;
+use proto::errand::Family;
 use proto::geometry::{ChunkSize, parse_size};
+use proto::owner::Owner;
 
-use crate::place::Place;
+use crate::place::{Place, is_remote};
 
 /// Moves VM images between hosts: parallel verified connections, direct I/O on both ends.
 #[derive(Parser, Debug)]
@@ -23,7 +25,7 @@ pub struct Cli {
 /// The verbs.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Send images to another host (starts the receiver there through ssh)
+    /// Send images to another host, or fetch them from there (starts the other end through ssh)
     Send(Box<Send>),
     /// Receive: as a service that senders reach as vmferry://HOST/PATH; or one job, started by the
     /// sender through the remote shell
@@ -54,19 +56,30 @@ impl Cli {
 /// Arguments of `send`.
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "vmferry send [OPTIONS] <IMAGE>... <HOST:PATH>\n       vmferry send [OPTIONS] <IMAGE>... vmferry://HOST[:PORT]/PATH"
+    override_usage = "vmferry send [OPTIONS] <IMAGE>... <HOST:PATH>\n       vmferry send [OPTIONS] <HOST:IMAGE>... <PATH>\n       vmferry send [OPTIONS] <IMAGE>... vmferry://HOST[:PORT]/PATH"
 )]
 pub struct Send {
     /// Images (raw or qcow2 files, block devices; copied byte for byte), then where to: HOST:FILE,
     /// HOST:FOLDER (several images need a folder), or HOST:DEVICE; vmferry://HOST/PATH: to a receiver
-    /// service, below the folder that it gives
+    /// service, below the folder that it gives. Or the other way round: images of one other host, then
+    /// a path on this one. A file whose name has a colon is ./NAME
     // One list for both: clap cannot tell the last positional from the ones before it when an
     // option stands in between.
-    #[arg(required = true, value_name = "IMAGE... HOST:PATH")]
+    #[arg(required_unless_present = "stdio", value_name = "IMAGE... HOST:PATH")]
     pub images: Vec<PathBuf>,
-    /// The last of these words.
+    /// The other host, and the last of these words without it: the destination's path, which in a
+    /// pull is on this host.
     #[arg(skip)]
     pub to: Place,
+    /// The images are on the other host.
+    #[arg(skip)]
+    pub pull: bool,
+    /// Send what standard input asks for, then end; started by the receiver of a pull
+    #[arg(long, hide = true, requires = "stdio", conflicts_with = "images")]
+    pub once: bool,
+    /// Be told the errand on standard input
+    #[arg(long, hide = true, requires = "once")]
+    pub stdio: bool,
 
     /// Parallel data connections (1 to 256)
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -77,8 +90,9 @@ pub struct Send {
     /// Send no faster than this, all connections together: 800Mb/s, 2.5Gb/s, 100MiB/s
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub limit: Option<u64>,
-    /// Address or name of the destination for all connections (instead of the one found through
-    /// ssh), for example that of another cable; several times: data connections take them in turn
+    /// Address or name of the destination (in a pull: of this host) for all connections (instead of
+    /// the one found through ssh), for example that of another cable; several times: data connections
+    /// take them in turn
     #[arg(long, value_name = "ADDR")]
     pub via: Vec<String>,
     /// Use IPv4 only
@@ -90,10 +104,11 @@ pub struct Send {
     /// TCP port, or range of ports, that the receiver listens on
     #[arg(long, value_name = "N[-M]", value_parser = port_range)]
     pub port: Option<(u16, u16)>,
-    /// Command that reaches the host, called as COMMAND HOST vmferry receive --once --stdio
+    /// Command that reaches the host, called as COMMAND HOST vmferry receive --once --stdio (or
+    /// send --once --stdio)
     #[arg(short = 'e', long = "rsh", value_name = "COMMAND", default_value = "ssh")]
     pub rsh: String,
-    /// How to call vmferry on the destination, for example 'sudo -n vmferry'
+    /// How to call vmferry on the other host, for example 'sudo -n vmferry'
     #[arg(long, value_name = "COMMAND", default_value = "vmferry")]
     pub remote_path: String,
 
@@ -106,6 +121,9 @@ pub struct Send {
     /// be writing
     #[arg(long)]
     pub force: bool,
+    /// The copies belong to this user and group of the destination, instead of the source's
+    #[arg(long, value_name = "[USER][:GROUP]")]
+    pub chown: Option<Owner>,
     /// auto refuses a qcow2 that is only a part of an image (overlay, external data file); raw never
     /// looks inside. Either way the file is copied byte for byte
     #[arg(long, value_enum, default_value_t = Format::Auto)]
@@ -157,20 +175,76 @@ pub struct Send {
 }
 
 impl Send {
-    /// Takes the destination off the list of images.
+    /// Takes the destination off the list of images, and finds out who sends to whom.
     fn split(&mut self) -> Result<(), String> {
+        if self.stdio {
+            return Ok(());
+        }
         let last = self.images.pop().unwrap_or_default();
         if self.images.is_empty() {
             return Err(format!("'{}' is alone: give images, then HOST:PATH", last.display()));
         }
         let place = last.to_str().ok_or_else(|| format!("'{}' is not valid UTF-8", last.display()))?;
-        self.to = place.parse()?;
-        if self.to.service.is_some() && self.port.is_some() {
-            return Err("--port: a service has its port in its name, vmferry://HOST:PORT/PATH".into());
+        let Some(remote) = self.images.iter().find(|image| is_remote(image)) else {
+            self.to = place.parse()?;
+            if self.to.service.is_some() && self.port.is_some() {
+                return Err("--port: a service has its port in its name, vmferry://HOST:PORT/PATH".into());
+            }
+            return Ok(());
+        };
+        let remote = remote.display();
+        if is_remote(&last) {
+            return Err(format!(
+                "'{remote}' and '{place}' are both on other hosts: run this on one of the two (a file here whose name has a colon is ./NAME)"
+            ));
         }
+        if let Some(local) = self.images.iter().find(|image| !is_remote(image)) {
+            return Err(format!(
+                "'{}' is on this host and '{remote}' is not: a job has one source host (a file here whose name has a colon is ./NAME)",
+                local.display()
+            ));
+        }
+        if place.is_empty() || place.contains('\0') || place.len() > PATH_MAX {
+            return Err(format!("'{place}' cannot be a destination"));
+        }
+        let mut host: Option<String> = None;
+        for image in &mut self.images {
+            let from: Place = image.to_str().unwrap_or_default().parse()?;
+            if from.service.is_some() {
+                return Err(format!(
+                    "'{}': a service takes images and gives none: use HOST:IMAGE",
+                    image.display()
+                ));
+            }
+            if from.path.is_empty() || from.path.ends_with('/') {
+                return Err(format!("'{}' names no image", image.display()));
+            }
+            if let Some(first) = host.as_ref().filter(|first| **first != from.host) {
+                return Err(format!(
+                    "images of one job come from one host, not from {first} and {}",
+                    from.host
+                ));
+            }
+            host = Some(from.host);
+            *image = from.path.into();
+        }
+        self.to = Place { host: host.unwrap_or_default(), path: place.into(), service: None };
+        self.pull = true;
         Ok(())
     }
+
+    /// Address families that `-4` and `-6` leave.
+    pub fn family(&self) -> Family {
+        match (self.ipv4, self.ipv6) {
+            (true, _) => Family::V4,
+            (_, true) => Family::V6,
+            _ => Family::Any,
+        }
+    }
 }
+
+/// Longest path on another host, bytes.
+const PATH_MAX: usize = 4000;
 
 /// Arguments of `receive`.
 #[derive(Args, Debug)]
@@ -400,6 +474,18 @@ mod tests {
             vec!["send", "a", "nocolon"],
             vec!["send", "h:x"],
             vec!["send", "a", "h:x", "--streams", "0"],
+            vec!["send", "h:a", "h:x"],
+            vec!["send", "h:a", "b", "x"],
+            vec!["send", "h:a", "i:b", "x"],
+            vec!["send", "u@h:a", "h:b", "x"],
+            vec!["send", "h:", "x"],
+            vec!["send", "h:a/", "x"],
+            vec!["send", "h:a", ""],
+            vec!["send", "-oProxyCommand=sh:a", "x"],
+            vec!["send", "vmferry://h/a", "x"],
+            vec!["send", "--once"],
+            vec!["send", "--stdio"],
+            vec!["send", "a", "h:x", "--once", "--stdio"],
         ] {
             assert!(read(&bad).is_err(), "{bad:?}");
         }
@@ -407,6 +493,27 @@ mod tests {
 
     fn read(words: &[&str]) -> Result<Cli, clap::Error> {
         Cli::read(["vmferry"].iter().chain(words).map(OsString::from))
+    }
+
+    #[test]
+    fn who_sends_to_whom() {
+        for (words, pull, images, to) in [
+            ("a h:x", false, "a", "h:x"),
+            ("./a:b c h:x", false, "./a:b c", "h:x"),
+            ("h:a x", true, "a", "h:x"),
+            ("u@h:~/a u@h:/b:c ./d:e", true, "~/a /b:c", "u@h:./d:e"),
+        ] {
+            let words: Vec<_> = ["send"].into_iter().chain(words.split(' ')).collect();
+            let Command::Send(send) = read(&words).unwrap().command else { panic!("{words:?}") };
+            let found = send.images.iter().map(|p| p.to_str().unwrap()).collect::<Vec<_>>().join(" ");
+            assert_eq!(
+                (send.pull, found.as_str(), send.to),
+                (pull, images, to.parse().unwrap()),
+                "{words:?}"
+            );
+        }
+        let Command::Send(send) = read(&["send", "--once", "--stdio"]).unwrap().command else { panic!() };
+        assert!(send.stdio && !send.pull);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One file per verb.
 
+pub mod errand;
 pub mod key;
 pub mod receive;
 pub mod send;

@@ -1,5 +1,6 @@
 //! `HOST:PATH`, as scp has it, or `vmferry://HOST/PATH`.
 
+use std::path::Path;
 use std::str::FromStr;
 
 /// A place on another host.
@@ -32,6 +33,17 @@ impl Place {
     }
 }
 
+/// The colon behind the host. One inside [..] belongs to an IPv6 address.
+fn colon(text: &str) -> Option<usize> {
+    let from = if text.starts_with('[') || text.contains("@[") { text.find(']').unwrap_or(0) } else { 0 };
+    text[from..].find(':').map(|at| at + from)
+}
+
+/// Whether a word means a place on another host: as with scp, one with a colon before any slash.
+pub fn is_remote(word: &Path) -> bool {
+    word.to_str().is_some_and(|text| colon(text).is_some_and(|at| !text[..at].contains('/')))
+}
+
 impl FromStr for Place {
     type Err = String;
 
@@ -39,10 +51,8 @@ impl FromStr for Place {
         if let Some(rest) = text.strip_prefix("vmferry://") {
             return of_service(text, rest);
         }
-        // A colon inside [..] belongs to an IPv6 address; one behind a slash to a file name.
-        let from = if text.starts_with('[') || text.contains("@[") { text.find(']').unwrap_or(0) } else { 0 };
-        let colon = text[from..].find(':').map(|at| at + from);
-        let Some((host, path)) = colon.map(|at| (&text[..at], &text[at + 1..])) else {
+        // One behind a slash belongs to a file name.
+        let Some((host, path)) = colon(text).map(|at| (&text[..at], &text[at + 1..])) else {
             return Err(format!("'{text}' is not HOST:PATH (a local copy needs no vmferry)"));
         };
         if host.contains('/') {
@@ -142,6 +152,22 @@ mod tests {
             "vmferry://h:/y",
         ] {
             assert!(bad.parse::<Place>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn other_hosts_are_told_from_files() {
+        for (word, remote) in [
+            ("h:x", true),
+            ("u@h:~/x y", true),
+            ("[fd77::2]:/x", true),
+            ("-o:x", true),
+            ("./h:x", false),
+            ("/images/a:b", false),
+            ("plain", false),
+            ("[ab]", false),
+        ] {
+            assert_eq!(is_remote(Path::new(word)), remote, "{word}");
         }
     }
 }

@@ -2,11 +2,9 @@
 
 use std::cell::Cell;
 use std::io::IsTerminal;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use sender::Meter;
 use sender::meter::Snapshot;
 
 use crate::cli::Send;
@@ -18,7 +16,7 @@ const SHOWN_OVER: Duration = Duration::from_secs(3);
 
 /// The display of one job.
 pub struct Progress {
-    meter: Arc<Meter>,
+    meter: Box<dyn Fn() -> Snapshot>,
     total: u64,
     streams: u32,
     bar: Option<ProgressBar>,
@@ -38,8 +36,8 @@ pub struct Position {
 }
 
 impl Progress {
-    /// A bar only where somebody looks; lines only when asked for.
-    pub fn new(args: &Send, total: u64, meter: Arc<Meter>) -> Progress {
+    /// A bar only where somebody looks; lines only when asked for. `meter`: the counters now.
+    pub fn new(args: &Send, total: u64, meter: impl Fn() -> Snapshot + 'static) -> Progress {
         let wanted = !args.quiet && !args.json && args.log_interval.is_none();
         let bar = (wanted && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
@@ -49,7 +47,7 @@ impl Progress {
         });
         let interval = args.log_interval.filter(|_| !args.quiet || args.json);
         Progress {
-            meter,
+            meter: Box::new(meter),
             total,
             streams: args.streams,
             bar,
@@ -80,7 +78,7 @@ impl Progress {
     }
 
     fn position(&self, now: &Snapshot) -> Position {
-        let done = (now.totals.written + now.zero_bytes).min(self.total).max(self.furthest.get());
+        let done = now.totals.written.saturating_add(now.zero_bytes).min(self.total).max(self.furthest.get());
         self.furthest.set(done);
         Position { done, total: self.total }
     }
@@ -90,7 +88,7 @@ impl Progress {
         let at = self.position(now);
         bar.set_position(at.done);
         let span = now.since(before);
-        let speed = per_second(now.totals.written - before.totals.written, span.elapsed);
+        let speed = per_second(now.totals.written.saturating_sub(before.totals.written), span.elapsed);
         let left = at.total - at.done;
         let pace = per_second(at.done, now.elapsed);
         let eta = if pace > 0.0 && left > 0 {
@@ -126,7 +124,7 @@ fn clock(d: Duration) -> String {
 /// Runs `work` while showing how it goes.
 pub async fn beside<T>(progress: &Progress, report: &Report, work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
-    let mut recent: Vec<(Instant, Snapshot)> = vec![(Instant::now(), progress.meter.snapshot(false))];
+    let mut recent: Vec<(Instant, Snapshot)> = vec![(Instant::now(), (progress.meter)())];
     let mut last_line = recent[0].1;
     let mut next_line = progress.interval.map(|every| Instant::now() + every);
     loop {
@@ -139,7 +137,7 @@ pub async fn beside<T>(progress: &Progress, report: &Report, work: impl Future<O
             done = &mut work => return done,
             () = tokio::time::sleep(wake) => {}
         }
-        let now = progress.meter.snapshot(false);
+        let now = (progress.meter)();
         recent.retain(|(at, _)| at.elapsed() < SHOWN_OVER);
         progress.redraw(recent.first().map_or(&Snapshot::default(), |(_, s)| s), &now);
         recent.push((Instant::now(), now));

@@ -1,8 +1,8 @@
-//! Comes by a receiver on the other host: starts one through a remote shell, or asks a service.
+//! Comes by the other end: starts it through a remote shell, or asks a receiver service.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use lanes::dial::Dialer;
 use lanes::identity::{Fingerprint, Identity, random};
 use lanes::{tls, tune};
-use proto::control::{Bootstrap, BootstrapReply, Failure, SessionId};
+use proto::control::{Bootstrap, BootstrapReply, Failure, Message, SessionId};
+use proto::errand::Family;
 use proto::join::Secret;
 
 mod service;
@@ -20,12 +21,12 @@ use crate::cli::Send;
 use crate::exit;
 use crate::terminal::complain;
 
-/// From the start of the remote shell to the receiver's answer. Somebody may be typing a password.
+/// From the start of the remote shell to the first answer. Somebody may be typing a password.
 const SHELL: Duration = Duration::from_secs(50);
 /// For the resolver, after the remote shell has ended.
 const LOOK_UP: Duration = Duration::from_secs(2);
 /// For one address to accept a connection.
-const CONNECT: Duration = Duration::from_secs(10);
+pub const CONNECT: Duration = Duration::from_secs(10);
 
 /// A receiver that listens.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ pub struct Receiver {
 /// One sentence, exit code 3 (or what the other side says).
 pub fn start(args: &Send) -> Result<Receiver, Failure> {
     // Before anything is started over there.
-    let via = via(args)?;
+    let via = via(&args.via, args.family())?;
     match args.to.service {
         Some(port) => service::ask(args, port, via),
         None => through_shell(args, via),
@@ -55,7 +56,8 @@ fn through_shell(args: &Send, mut via: Vec<Vec<SocketAddr>>) -> Result<Receiver,
     let named = look_up(args.to.machine());
     let identity = Identity::one_time().map_err(crypto)?;
     let request = request(args, &identity)?;
-    let reply = ask(args, &request)?;
+    let (reply, shell) = ask(args, "receive", &request)?;
+    shell.end(Duration::from_secs(5), args.verbose);
     let (fingerprint, session, port, announced) = match reply {
         BootstrapReply::Ready { fingerprint, session, port, addresses } => {
             (fingerprint, session, port, addresses)
@@ -64,9 +66,9 @@ fn through_shell(args: &Send, mut via: Vec<Vec<SocketAddr>>) -> Result<Receiver,
     };
     via.iter_mut().flatten().for_each(|a| a.set_port(port));
     let mut addresses = if via.is_empty() { candidates(&named, &announced, port) } else { via.concat() };
-    addresses.retain(|a| wanted(args, a));
+    addresses.retain(|a| args.family().has(a));
     if addresses.is_empty() {
-        return Err(no_address(args.to.machine(), family(args)));
+        return Err(no_address(args.to.machine(), none_of(args.family())));
     }
     let config = tls::client(&identity, tls::pin(Fingerprint(fingerprint))).map_err(crypto)?;
     Ok(Receiver { dialer: dialer(args, config, request.secret, session)?, addresses, via })
@@ -112,31 +114,32 @@ fn dialer(
 }
 
 /// Where `--via` leads; the port is not known yet.
-fn via(args: &Send) -> Result<Vec<Vec<SocketAddr>>, Failure> {
+///
+/// # Errors
+/// One sentence, exit code 3: a name without an address.
+pub fn via(names: &[String], family: Family) -> Result<Vec<Vec<SocketAddr>>, Failure> {
     let mut found = Vec::new();
-    for name in &args.via {
+    for name in names {
         let mut way: Vec<SocketAddr> = Vec::new();
         let addresses = resolve(name, 0).map_err(|e| no_address(name, &e))?;
-        for address in addresses.filter(|a| wanted(args, a)) {
+        for address in addresses.filter(|a| family.has(a)) {
             if !way.contains(&address) {
                 way.push(address);
             }
         }
         if way.is_empty() {
-            return Err(no_address(name, family(args)));
+            return Err(no_address(name, none_of(family)));
         }
         found.push(way);
     }
     Ok(found)
 }
 
-/// Whether `-4` and `-6` leave it.
-fn wanted(args: &Send, address: &SocketAddr) -> bool {
-    if args.ipv4 { address.is_ipv4() } else { !args.ipv6 || address.is_ipv6() }
-}
-
 /// What a name, or an address with or without a scope (`fe80::1%eth0`), stands for.
-fn resolve(name: &str, port: u16) -> std::io::Result<impl Iterator<Item = SocketAddr>> {
+///
+/// # Errors
+/// What the resolver says.
+pub fn resolve(name: &str, port: u16) -> std::io::Result<impl Iterator<Item = SocketAddr>> {
     let bare = name.strip_prefix('[').and_then(|n| n.strip_suffix(']')).unwrap_or(name);
     (bare, port).to_socket_addrs()
 }
@@ -152,17 +155,17 @@ fn look_up(machine: &str) -> mpsc::Receiver<Vec<SocketAddr>> {
     answer
 }
 
-fn family(args: &Send) -> &'static str {
-    if args.ipv4 {
-        "none of its addresses is IPv4 (-4)"
-    } else if args.ipv6 {
-        "none of its addresses is IPv6 (-6)"
-    } else {
-        "it has no address"
+/// Why a family leaves no address.
+pub fn none_of(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "none of its addresses is IPv4 (-4)",
+        Family::V6 => "none of its addresses is IPv6 (-6)",
+        Family::Any => "it has no address",
     }
 }
 
-fn no_address(name: &str, why: &(impl std::fmt::Display + ?Sized)) -> Failure {
+/// There is no way to a host.
+pub fn no_address(name: &str, why: &(impl std::fmt::Display + ?Sized)) -> Failure {
     Failure::new(exit::REFUSED, format!("cannot connect to '{name}': {why}; name another one with --via"))
 }
 
@@ -182,8 +185,24 @@ fn candidates(named: &mpsc::Receiver<Vec<SocketAddr>>, announced: &[String], por
     all
 }
 
-/// Runs the remote shell for one exchange.
-fn ask(args: &Send, request: &Bootstrap) -> Result<BootstrapReply, Failure> {
+/// A remote shell in which vmferry runs.
+pub struct Shell {
+    child: Child,
+    to: Option<ChildStdin>,
+    /// What vmferry says after its first answer.
+    pub from: Option<ChildStdout>,
+    complaints: Option<Complaints>,
+}
+
+/// Starts `vmferry VERB --once --stdio` on the other host, and waits for its first answer.
+///
+/// # Errors
+/// One sentence, exit code 3, or 2 when there is no such command line.
+pub fn ask<Q: Message, A: Message + std::marker::Send + 'static>(
+    args: &Send,
+    verb: &str,
+    request: &Q,
+) -> Result<(A, Shell), Failure> {
     let words = |text: &str, option: &str| {
         shlex::split(text).filter(|w| !w.is_empty()).ok_or_else(|| {
             Failure::new(exit::USAGE, format!("{option} '{text}' is not a command line: check its quotes"))
@@ -191,32 +210,82 @@ fn ask(args: &Send, request: &Bootstrap) -> Result<BootstrapReply, Failure> {
     };
     let rsh = words(&args.rsh, "--rsh")?;
     let vmferry = words(&args.remote_path, "--remote-path")?;
+    let mut opening = Vec::new();
+    let spoken = bootstrap::open(&mut opening).and_then(|()| bootstrap::send(&mut opening, request));
+    spoken.map_err(|e| Failure::new(exit::USAGE, format!("that is too much for one job: {e}")))?;
     let mut child = Command::new(&rsh[0])
         .args(&rsh[1..])
         .arg(args.to.shell_host())
         .args(&vmferry)
-        .args(["receive", "--once", "--stdio"])
+        .args([verb, "--once", "--stdio"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|e| Failure::new(exit::REFUSED, format!("cannot run '{}': {e} (see --rsh)", rsh[0])))?;
     let complaints = child.stderr.take().map(Complaints::hear);
-    let result = exchange(&mut child, request);
-    let status = match &result {
-        Ok(_) => end(&mut child, Duration::from_secs(5)),
-        Err(Silence::Timeout) => {
-            let _ = child.kill();
-            child.wait().ok()
+    let (to, from) = (child.stdin.take(), child.stdout.take());
+    let mut shell = Shell { child, to, from, complaints };
+    match shell.exchange(opening) {
+        Ok(answer) => Ok((answer, shell)),
+        Err(silence) => {
+            let patience = if matches!(silence, Silence::Timeout) { 0 } else { 2 };
+            let (status, said) = shell.leave(Duration::from_secs(patience), true, args.verbose);
+            Err(explain(args, &rsh[0], &vmferry, silence, status, &said))
         }
-        Err(_) => end(&mut child, Duration::from_secs(2)),
-    };
-    let wanted = result.is_err() || args.verbose;
-    let said = complaints.filter(|_| wanted).map(Complaints::so_far).unwrap_or_default();
-    if args.verbose && !said.trim_ascii().is_empty() {
-        complain(String::from_utf8_lossy(&said).trim_end());
     }
-    result.map_err(|silence| explain(args, &rsh[0], &vmferry, silence, status, &said))
+}
+
+impl Shell {
+    /// Speaks, then waits for one answer. What follows it is still to be read.
+    fn exchange<A: Message + std::marker::Send + 'static>(&mut self, opening: Vec<u8>) -> Result<A, Silence> {
+        let (Some(mut to), Some(mut from)) = (self.to.take(), self.from.take()) else {
+            return Err(Silence::Error(BootstrapError::Malformed));
+        };
+        let (answer, answers) = mpsc::channel();
+        thread::spawn(move || {
+            // A remote side that is not vmferry may close its end at once; its words tell more.
+            let _ = to.write_all(&opening).and_then(|()| to.flush());
+            let accepted = bootstrap::accept(&mut from).and_then(|()| bootstrap::receive(&mut from));
+            let _ = answer.send((accepted, to, from));
+        });
+        match answers.recv_timeout(SHELL) {
+            Ok((Ok(reply), to, from)) => {
+                (self.to, self.from) = (Some(to), Some(from));
+                Ok(reply)
+            }
+            Ok((Err(e), ..)) => Err(Silence::Error(e)),
+            Err(_) => Err(Silence::Timeout),
+        }
+    }
+
+    /// Hangs up; a shell that does not end by itself in time is ended.
+    pub fn end(self, patience: Duration, verbose: bool) {
+        self.leave(patience, verbose, verbose);
+    }
+
+    /// The same for a shell that is ending anyway: how it ended, and its last words.
+    pub fn fate(self, verbose: bool) -> String {
+        let (status, said) = self.leave(Duration::from_secs(2), true, verbose);
+        let words = bootstrap::last_words(&said);
+        let quoted = if words.is_empty() { String::new() } else { format!(": {words}") };
+        format!("{}{quoted}", how(status.and_then(|s| s.code())))
+    }
+
+    fn leave(mut self, patience: Duration, heard: bool, verbose: bool) -> (Option<ExitStatus>, Vec<u8>) {
+        drop((self.to.take(), self.from.take()));
+        let status = end(&mut self.child, patience);
+        let said = self.complaints.filter(|_| heard).map(Complaints::so_far).unwrap_or_default();
+        if verbose && !said.trim_ascii().is_empty() {
+            complain(String::from_utf8_lossy(&said).trim_end());
+        }
+        (status, said)
+    }
+}
+
+/// How a process ended.
+fn how(code: Option<i32>) -> String {
+    code.map_or_else(|| "was killed".into(), |c| format!("ended with {c}"))
 }
 
 /// What the remote shell says on stderr.
@@ -257,29 +326,6 @@ impl Complaints {
 enum Silence {
     Timeout,
     Error(BootstrapError),
-}
-
-fn exchange(child: &mut Child, request: &Bootstrap) -> Result<BootstrapReply, Silence> {
-    let (Some(mut to), Some(mut from)) = (child.stdin.take(), child.stdout.take()) else {
-        return Err(Silence::Error(BootstrapError::Malformed));
-    };
-    let (answer, answers) = mpsc::channel();
-    thread::spawn(move || {
-        let accepted = bootstrap::accept(&mut from).and_then(|()| bootstrap::receive(&mut from));
-        let _ = answer.send(accepted);
-    });
-    // A remote side that is not vmferry may close its end at once; its words tell more.
-    let _ = speak(&mut to, request);
-    match answers.recv_timeout(SHELL) {
-        Ok(Ok(reply)) => Ok(reply),
-        Ok(Err(e)) => Err(Silence::Error(e)),
-        Err(_) => Err(Silence::Timeout),
-    }
-}
-
-fn speak(to: &mut ChildStdin, request: &Bootstrap) -> std::io::Result<()> {
-    bootstrap::open(to)?;
-    bootstrap::send(to, request)
 }
 
 /// Waits for the shell to end by itself, then ends it.
@@ -323,8 +369,7 @@ fn explain(
         }
         (Silence::Error(BootstrapError::NoPeer(heard)), code) => {
             let heard = if quoted.is_empty() && !heard.is_empty() { format!(": {heard}") } else { quoted };
-            let code = code.map_or_else(|| "was killed".into(), |c| format!("ended with {c}"));
-            format!("could not start vmferry on {host}: '{rsh}' {code}{heard}")
+            format!("could not start vmferry on {host}: '{rsh}' {}{heard}", how(code))
         }
     };
     Failure::new(exit::REFUSED, reason)

@@ -18,6 +18,7 @@ pub struct Report {
     json: bool,
     quiet: bool,
     host: String,
+    pull: bool,
     streams: u32,
     transport: Transport,
     images: usize,
@@ -84,6 +85,7 @@ impl Report {
             json: args.json,
             quiet: args.quiet,
             host: args.to.host.clone(),
+            pull: args.pull,
             streams: args.streams,
             transport: args.transport.into(),
             images: args.images.len(),
@@ -125,7 +127,12 @@ impl Report {
         } else {
             self.notices(notices);
             if !self.quiet {
-                say(&format!("{image} -> {}:{path}", self.host));
+                let (from, to) = if self.pull {
+                    (format!("{}:{image}", self.host), path.to_owned())
+                } else {
+                    (image.to_owned(), format!("{}:{path}", self.host))
+                };
+                say(&format!("{from} -> {to}"));
             }
         }
     }

@@ -1,8 +1,10 @@
-//! Messages of the control connection, in both directions.
+//! Messages of the control connection and of a pull, in both directions.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use proto::control::{self, HEAD_LEN, Message, ToReceiver, ToSender};
+use proto::errand::{Errand, News};
+use proto::telemetry::Snapshot;
 
 fn hear<M: Message + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
     let Some((head, rest)) = bytes.split_first_chunk::<HEAD_LEN>() else { return };
@@ -20,7 +22,15 @@ fn hear<M: Message + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
 fuzz_target!(|bytes: &[u8]| {
     hear::<ToReceiver>(bytes);
     hear::<ToSender>(bytes);
+    hear::<Errand>(bytes);
+    hear::<News>(bytes);
     // Without a length in front, so that the fuzzer need not guess it.
     let _ = control::decode::<ToReceiver>(bytes);
     let _ = control::decode::<ToSender>(bytes);
+    let _ = control::decode::<Errand>(bytes);
+    if let Ok(News::Meter(now)) = control::decode::<News>(bytes) {
+        // Made-up counters are shown, whatever they are.
+        let _ =
+            (now.bottleneck(), now.since(&Snapshot::default()).bottleneck(), Snapshot::default().since(&now));
+    }
 });

@@ -10,6 +10,7 @@ use thiserror::Error;
 use crate::digest::hex;
 use crate::join::Secret;
 use crate::manifest::ImageEntry;
+use crate::owner::Owner;
 use crate::telemetry::ReceiverStages;
 
 /// A session, made by the receiver.
@@ -149,6 +150,8 @@ pub struct Open {
     pub sync_window: Option<u64>,
     /// Read everything back from the disk before it is committed.
     pub readback: bool,
+    /// Who the copies are to belong to; `None`: whoever the sources belong to.
+    pub chown: Option<Owner>,
     /// What is moved.
     pub images: Vec<ImageEntry>,
 }
@@ -231,9 +234,9 @@ pub trait Message: Serialize + DeserializeOwned {
     fn limit(kind: u8) -> u32;
 }
 
-const SMALL: u32 = 16 << 10;
+pub(crate) const SMALL: u32 = 16 << 10;
 /// 1024 entries with names and a few attributes; an ACL or two do not reach it.
-const MANIFEST: u32 = 4 << 20;
+pub(crate) const MANIFEST: u32 = 4 << 20;
 
 impl Message for Bootstrap {
     fn limit(_: u8) -> u32 {
@@ -349,6 +352,7 @@ mod tests {
             dry_run: false,
             sync_window: Some(9),
             readback: true,
+            chown: Some("qemu:36".parse().expect("an owner")),
             images: vec![entry, file],
         };
         let accept = Accept {

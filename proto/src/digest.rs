@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 
 use blake3::Hasher;
 use blake3::hazmat::{Mode, merge_subtrees_non_root, merge_subtrees_root};
+use serde::{Deserialize, Serialize};
 
 use crate::geometry::{ChunkSize, GRANULE};
 use crate::leaves::leaf_hash;
@@ -54,7 +55,7 @@ fn join(left: &Cv, right: &Cv, root: bool) -> Cv {
 }
 
 /// Both digests of one image.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Digests {
     /// The tree digest.
     pub tree: [u8; 32],

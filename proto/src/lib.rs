@@ -19,12 +19,14 @@
 //!                                           ←  Committed{image, tree}
 //!   Done                                    →
 //! ```
+//! In a pull the receiver starts the sender, see [`errand`].
+//!
 //! Heartbeats run both ways on the control connection all the time; a peer silent for longer than
 //! the agreed time is dead. Either side may say why it ends (`Abort`, `Fail`): the first reason is
 //! the one that both ends print.
 //!
 //! Rooms: [`geometry`] fixed sizes, [`version`] hello, [`join`] proof of belonging, [`seal`]
-//! frame tags of lanes without TLS, [`manifest`] what is moved, [`control`] messages, [`frame`] data header, [`extents`] maps and run sets,
+//! frame tags of lanes without TLS, [`manifest`] what is moved, [`owner`] whose the copies are, [`control`] messages, [`errand`] those of a pull, [`frame`] data header, [`extents`] maps and run sets,
 //! [`leaves`] hashes of a chunk, [`digest`] of whole images,
 //! [`telemetry`] where a host's time goes, [`session`] both state machines (with their state table).
 
@@ -32,12 +34,14 @@
 
 pub mod control;
 pub mod digest;
+pub mod errand;
 pub mod extents;
 pub mod frame;
 pub mod geometry;
 pub mod join;
 pub mod leaves;
 pub mod manifest;
+pub mod owner;
 pub mod seal;
 pub mod session;
 pub mod telemetry;

@@ -56,6 +56,9 @@ impl Ground {
             return refuse(format!("the images have {bytes} bytes, a job of this key may have {most}"));
         }
         if !self.rule.keep_owner {
+            if open.chown.is_some() {
+                return refuse("this key may not say to whom images belong: leave --chown out".into());
+            }
             let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
             open.images.iter_mut().for_each(|i| (i.uid, i.gid) = (uid.as_raw(), gid.as_raw()));
         }

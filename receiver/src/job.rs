@@ -24,13 +24,17 @@ use crate::ground::Ground;
 use crate::lane::{self, LaneEnd};
 use crate::meter::Meter;
 use crate::part::Part;
+use crate::peer::Peer;
 use crate::quota::Lease;
 use crate::readback::{self, Expected};
 use crate::target;
+use crate::terms::Asked;
 
 /// Writes in flight besides one buffer per lane.
 const WRITE_DEPTH: usize = 16;
-/// The sender has so long to connect after the bootstrap, and to say goodbye at the end.
+/// The sender has so long to say goodbye at the end: it only has to hear ours.
+const GOODBYE: Duration = Duration::from_secs(5);
+/// The sender has so long to connect after the bootstrap.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often the stages' counters go to the sender.
 const STAGES: Duration = Duration::from_millis(250);
@@ -54,6 +58,8 @@ pub struct Config {
     pub memory: Option<u64>,
     /// A sender silent for so long is dead.
     pub dead_after: Duration,
+    /// Set when this side asked for the job.
+    pub asked: Option<Asked>,
 }
 
 /// How one job is run.
@@ -66,6 +72,8 @@ pub(crate) struct Setting {
     pub(crate) dead_after: Duration,
     /// What a service gives; `None`: all that this process may.
     pub(crate) allowance: Option<Allowance>,
+    /// Set when this side asked for the job.
+    pub(crate) asked: Option<Asked>,
 }
 
 /// What a service gives to a job.
@@ -156,6 +164,7 @@ pub async fn run(config: Config, stop: impl Future<Output = Failure>) -> Result<
         memory: config.memory,
         dead_after: config.dead_after,
         allowance: None,
+        asked: config.asked,
     };
     let result = session(setting, &sessions, joined, &Unwatched, stop).await;
     acceptor.abort();
@@ -194,13 +203,13 @@ pub(crate) async fn session(
     drop(say);
     let _ = timeout(dead_after, speaker).await;
     // The sender closes first, so that its last word is not lost to a reset.
-    let _ = timeout(PATIENCE, async { while heard.recv().await.is_some() {} }).await;
+    let _ = timeout(GOODBYE, async { while heard.recv().await.is_some() {} }).await;
     ear.abort();
     result
 }
 
 type Say = mpsc::UnboundedSender<ToSender>;
-type Heard = mpsc::Receiver<Result<ToReceiver, Error>>;
+pub(crate) type Heard = mpsc::Receiver<Result<ToReceiver, Error>>;
 
 async fn serve(
     mut setting: Setting,
@@ -209,12 +218,17 @@ async fn serve(
     say: &Say,
     heard: &mut Heard,
     watch: &dyn Watch,
-    stop: impl Future<Output = Failure>,
+    mut stop: impl Future<Output = Failure> + Unpin,
 ) -> Result<(), Failure> {
-    let mut open = match heard.recv().await {
+    let sender = Peer::new(setting.asked.as_ref());
+    let first = tokio::select! {
+        first = heard.recv() => first,
+        failure = &mut stop => return Err(failure),
+    };
+    let mut open = match first {
         Some(Ok(ToReceiver::Open(open))) => open,
-        Some(Ok(ToReceiver::Abort(failure))) => return Err(failure),
-        Some(Err(e)) => return Err(gone(&e)),
+        Some(Ok(ToReceiver::Abort(failure))) => return Err(sender.says(failure)),
+        Some(Err(e)) => return Err(sender.gone(&e)),
         _ => return Err(Failure::new(1, "the sender did not open a job")),
     };
     let session = setting.session;
@@ -240,7 +254,7 @@ async fn serve(
     }
     let mut committed = vec![false; job.parts.len()];
     let result = tokio::select! {
-        result = receive(&job, joined, say, heard, watch, &mut committed) => result,
+        result = receive(&job, &sender, joined, say, heard, watch, &mut committed) => result,
         failure = stop => Err(failure),
     };
     if result.is_err() {
@@ -254,6 +268,7 @@ async fn serve(
 fn prepare(open: &mut Open, setting: &mut Setting) -> Result<Receiving, Failure> {
     let refused = |reason: String| Failure::new(3, reason);
     manifest::check(&open.images).map_err(refused)?;
+    setting.asked.as_ref().map_or(Ok(()), |asked| asked.terms.hold(open))?;
     let chunk = ChunkSize::new(u64::from(open.chunk)).map_err(refused)?;
     if open.lanes == 0 || open.lanes > LANES_MAX {
         return Err(refused(format!("{} lanes are not possible: 1 to {LANES_MAX}", open.lanes)));
@@ -318,6 +333,7 @@ fn slots(lanes: usize, chunk: ChunkSize, memory: Option<u64>) -> Result<usize, F
 /// The main loop: returns when the sender says that it is done.
 async fn receive(
     job: &Arc<Receiving>,
+    sender: &Peer,
     joined: &mut mpsc::Receiver<(LaneId, Lane)>,
     say: &Say,
     heard: &mut Heard,
@@ -341,7 +357,7 @@ async fn receive(
                         let _ = say.send(ToSender::LaneClosed(ack));
                     }
                 }
-                Ok(Task::Lane(id, Err(LaneEnd::Connection(e)))) => return Err(better_reason(id, &e, heard).await),
+                Ok(Task::Lane(id, Err(LaneEnd::Connection(e)))) => return Err(sender.better_reason(id, &e, heard).await),
                 Ok(Task::Lane(_, Err(LaneEnd::Job(failure))) | Task::Flusher(failure)) => return Err(failure),
                 Ok(Task::Commit(image, done)) => {
                     let tree = done?;
@@ -364,11 +380,11 @@ async fn receive(
                     tasks.spawn(async move { Task::Commit(image, commit(&job, image, ours, tree).await) });
                 }
                 Some(Ok(ToReceiver::Done)) if committed.iter().all(|c| *c) => return Ok(()),
-                Some(Ok(ToReceiver::Abort(failure))) => return Err(failure),
+                Some(Ok(ToReceiver::Abort(failure))) => return Err(sender.says(failure)),
                 Some(Ok(ToReceiver::Heartbeat)) => {}
                 Some(Ok(_)) => return Err(Failure::new(1, "the sender broke the protocol: a message out of turn")),
                 Some(Err(e)) if committed.iter().all(|c| *c) && matches!(e, Error::Closed) => return Ok(()),
-                Some(Err(e)) => return Err(gone(&e)),
+                Some(Err(e)) => return Err(sender.gone(&e)),
                 None => return Err(Failure::new(1, "the sender went away without a reason")),
             },
             () = job.acks.notified() => acknowledge(job, say),
@@ -405,32 +421,6 @@ async fn commit(
     }
     part.commit(&job.engine).await?;
     Ok(ours)
-}
-
-fn gone(e: &Error) -> Failure {
-    if e.is_silence() {
-        let why = "it is stopped or hangs, or the way to it is cut: run the same command again";
-        return Failure::new(1, format!("the sender fell silent ({e}): {why}"));
-    }
-    Failure::new(1, format!("the sender went away without a reason ({e})"))
-}
-
-/// A lane broke: the sender's own reason may be on its way.
-async fn better_reason(id: LaneId, e: &Error, heard: &mut Heard) -> Failure {
-    let wait = async {
-        while let Some(message) = heard.recv().await {
-            match message {
-                Ok(ToReceiver::Abort(failure)) => return Some(failure),
-                Err(e) => return Some(gone(&e)),
-                Ok(_) => {}
-            }
-        }
-        None
-    };
-    match timeout(Duration::from_secs(2), wait).await {
-        Ok(Some(failure)) => failure,
-        _ => Failure::new(1, format!("data connection {} was lost: {e}; run the same command again", id.0)),
-    }
 }
 
 /// Passes on what the sender says until it ends or falls silent.

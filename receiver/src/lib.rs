@@ -9,8 +9,8 @@
 //! cut can take back, nothing of a destination changed before its copy is complete (but for block
 //! devices, which have no second name), and only files that this run made are ever removed. Non-goals: how this process was started, printing.
 //!
-//! Rooms: `target` where images go, `part` part files and their commit,
-//! `leftover` those of earlier attempts, `device` block devices, `lane` data lanes,
+//! Rooms: `target` where images go, `terms` what this side insists on, `peer` the sender in messages, `part` part files and their commit,
+//! `leftover` those of earlier attempts, `owner` whose copies are, `device` block devices, `lane` data lanes,
 //! `flush` durability, `job` the control connection and all together.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -23,12 +23,16 @@ pub mod job;
 mod lane;
 mod leftover;
 mod meter;
+mod owner;
 mod part;
+mod peer;
 mod quota;
 mod readback;
 pub mod rules;
 pub mod service;
 mod target;
+mod terms;
 
 pub use job::{Config, run};
 pub use quota::Limits;
+pub use terms::{Asked, Terms};

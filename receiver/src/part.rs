@@ -202,6 +202,10 @@ impl PartFile {
             reserved_to: AtomicU64::new(0),
             ahead: Mutex::new(Ahead { cleared: RunSet::default(), piece: RESERVE.start }),
         };
+        if let Err(failure) = target.owner.probe(image.file(), target.path().display()) {
+            file.remove();
+            return Err(failure);
+        }
         Ok((file, image))
     }
 
@@ -286,7 +290,7 @@ impl PartFile {
             // The last write was padded to the alignment.
             image.set_len(entry.size).map_err(failed)?;
         }
-        Ok(self.dress(image, entry))
+        self.dress(image, entry)
     }
 
     fn take_name(&self) -> Result<(), Failure> {
@@ -332,28 +336,14 @@ impl PartFile {
     }
 
     /// Owner, attributes, mode: in this order, since a change of owner resets mode bits, and never
-    /// wider than the source at any moment. A device has no owner to pass on: the file is the
-    /// receiving user's. What is not possible becomes a notice.
-    fn dress(&self, image: &Image, entry: &ImageEntry) -> Vec<String> {
+    /// wider than the source at any moment. What is not possible becomes a notice.
+    ///
+    /// # Errors
+    /// A sentence, exit code 1, when an owner that was asked for cannot be given.
+    fn dress(&self, image: &Image, entry: &ImageEntry) -> Result<Vec<String>, Failure> {
         let file = image.file();
         let path = self.target.path();
-        let mut notices = Vec::new();
-        if entry.sector.is_none()
-            && let Ok(now) = image.identity()
-            && (now.uid, now.gid) != (entry.uid, entry.gid)
-        {
-            let owner = Some(fs::Uid::from_raw(entry.uid));
-            let group = Some(fs::Gid::from_raw(entry.gid));
-            if fs::fchown(file, owner, group).is_err() {
-                let group_kept = fs::fchown(file, None, group).is_ok();
-                let (uid, gid) = (entry.uid, entry.gid);
-                notices.push(format!(
-                    "{} could not be given {}: it belongs to the receiving user; run the receiver as root, or chown it",
-                    path.display(),
-                    if group_kept { format!("owner {uid}") } else { format!("owner {uid}:{gid}") }
-                ));
-            }
-        }
+        let mut notices: Vec<String> = self.target.owner.apply(image, entry, &path)?.into_iter().collect();
         for (name, value) in &entry.xattrs {
             if let Err(e) = fs::fsetxattr(file, name.as_str(), value, XattrFlags::empty()) {
                 notices.push(format!("{}: attribute {name} could not be kept: {e}", path.display()));
@@ -364,7 +354,7 @@ impl PartFile {
         if let Err(e) = fs::fchmod(file, mode) {
             notices.push(format!("{}: mode {:o} could not be set: {e}", path.display(), entry.mode));
         }
-        notices
+        Ok(notices)
     }
 
     /// Removes the part file, if the name still means the file that this run made.

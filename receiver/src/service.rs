@@ -309,6 +309,7 @@ impl House {
             memory: (request.memory > 0).then_some(request.memory),
             dead_after: Duration::from_millis(u64::from(request.dead_after_ms)),
             allowance: Some(Allowance { ground, lease }),
+            asked: None,
         };
         Ok((session, setting))
     }

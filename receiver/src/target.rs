@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use crate::device::{self, Device};
 use crate::ground::Ground;
 use crate::leftover;
+use crate::owner::Wanted;
 
 /// Refused before anything changed.
 const REFUSED: u8 = 3;
@@ -37,6 +38,8 @@ pub(crate) struct Target {
     pub(crate) name: String,
     /// A regular file stands there and may be replaced.
     pub(crate) replaces: bool,
+    /// Who it is to belong to.
+    pub(crate) owner: Wanted,
 }
 
 impl Target {
@@ -75,8 +78,15 @@ pub(crate) struct Folder {
 /// # Errors
 /// A sentence, exit code 3: folder missing, name taken, target in use, too little room.
 pub(crate) fn resolve(open: &Open, direct: bool, ground: Option<&Ground>) -> Result<Destination, Failure> {
-    let claim =
-        |device: &Path, image| device::claim(device, image, open.force, direct).map(Destination::Device);
+    let claim = |device: &Path, image| {
+        if open.chown.is_some() {
+            return refuse(format!(
+                "{} is a block device, whose owner is set by the destination's system (udev): leave --chown out",
+                device.display()
+            ));
+        }
+        device::claim(device, image, open.force, direct).map(Destination::Device)
+    };
     let folder = match (ground, &open.images[..]) {
         (None, images) => {
             let typed = expand_home(&open.path)?;
@@ -140,16 +150,20 @@ fn files(open: &Open, into: Folder, may_replace: bool) -> Result<Vec<Target>, Fa
         let hint = hint(e.kind());
         return refuse(format!("cannot write into folder {}: {e}{hint}", folder_path.display()));
     }
+    let owner = open.chown.as_ref().map_or(Ok(Wanted::default()), Wanted::resolve)?;
     let mut targets = Vec::new();
     for image in &open.images {
         let name = single_name.clone().unwrap_or_else(|| image.name.clone());
-        let mut target =
-            Target { folder: folder.clone(), folder_path: folder_path.clone(), name, replaces: false };
+        let (folder, folder_path, owner) = (folder.clone(), folder_path.clone(), owner.clone());
+        let mut target = Target { folder, folder_path, name, replaces: false, owner };
         target.replaces = standing(&target, &open.images, open.force, may_replace)?;
         leftover::check(&target, &open.images, false)?;
         targets.push(target);
     }
     room(&folder, &folder_path, &open.images, open.force)?;
+    if open.dry_run {
+        owner.probe_in(&folder, &folder_path)?;
+    }
     Ok(targets)
 }
 
@@ -261,6 +275,7 @@ pub(crate) mod tests {
             dry_run: false,
             sync_window: None,
             readback: false,
+            chown: None,
             images: names.iter().map(entry).collect(),
         }
     }

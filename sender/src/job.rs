@@ -10,7 +10,9 @@ use lanes::dial::Dialer;
 use lanes::{Lane, message};
 use proto::control::{Accept, Failure, LaneId, Open, ToReceiver, ToSender, Transport};
 use proto::digest::Digests;
+pub use proto::errand::Summary;
 use proto::geometry::ChunkSize;
+use proto::owner::Owner;
 use proto::session::SenderSession;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
@@ -21,7 +23,7 @@ use crate::control::{self, Committed, Ended};
 use crate::digest::Digester;
 use crate::dispatch;
 use crate::limit::Limit;
-use crate::meter::{Bottleneck, Meter, Snapshot};
+use crate::meter::Meter;
 use crate::read::{DEPTH, Reader};
 use crate::source::Source;
 
@@ -53,6 +55,8 @@ pub struct Options {
     pub sync_window: Option<u64>,
     /// The destination reads everything back from its disk before it is done.
     pub readback: bool,
+    /// Who the copies are to belong to; `None`: whoever the sources belong to.
+    pub chown: Option<Owner>,
     /// All lanes together send no faster than this, bit/s.
     pub limit: Option<u64>,
     /// A receiver silent for so long is dead.
@@ -73,6 +77,8 @@ pub struct Job {
     pub disk: Disk,
     /// How the receiver's host is called in messages: two hosts have the same paths.
     pub host: String,
+    /// The receiver asked for this job, and messages are for its user.
+    pub asked_for: bool,
     /// What is moved.
     pub sources: Vec<Source>,
     /// How to connect.
@@ -91,8 +97,10 @@ pub struct Job {
 pub enum Event {
     /// The job is accepted and starts: something the user should know, a sentence each.
     Started {
-        /// Notices of both ends.
+        /// Notices of this end.
         notices: Vec<String>,
+        /// Notices of the receiver.
+        theirs: Vec<String>,
         /// Where control is connected.
         peer: SocketAddr,
     },
@@ -105,22 +113,11 @@ pub enum Event {
         name: String,
         /// Where.
         path: String,
-        /// What turned out on the way, at either end.
+        /// What turned out on the way at this end.
         notices: Vec<String>,
+        /// The same at the receiver.
+        theirs: Vec<String>,
     },
-}
-
-/// A finished job.
-#[derive(Clone, Debug)]
-pub struct Summary {
-    /// Name → digests.
-    pub digests: BTreeMap<String, Digests>,
-    /// Engine of the sender and of the receiver, `uring` or `sync`.
-    pub engines: (String, String),
-    /// The stage that limited it; `None` when nothing was sent.
-    pub bottleneck: Option<Bottleneck>,
-    /// All counters; its time runs from the first read to the last durable acknowledgement.
-    pub meter: Snapshot,
 }
 
 /// State shared by the tasks of one job.
@@ -162,8 +159,11 @@ pub async fn run(
 ) -> Result<Summary, Failure> {
     let o = &job.options;
     let Disk { pool, engine } = &job.disk;
-    let mut control =
-        job.dialer.control(&job.addresses).await.map_err(|e| unreachable_peer(&e, &job.addresses))?;
+    let mut control = job
+        .dialer
+        .control(&job.addresses)
+        .await
+        .map_err(|e| unreachable_peer(&e, &job.addresses, job.asked_for))?;
     let peer = control.peer();
     let accept = open(&mut control, &job).await?;
 
@@ -175,8 +175,7 @@ pub async fn run(
         );
     }
     notices.extend(engine.notices());
-    notices.extend(said_by(&job.host, accept.notices));
-    events(Event::Started { notices, peer });
+    events(Event::Started { notices, theirs: accept.notices, peer });
     let engines = (engine.kind().as_str().to_owned(), accept.engine);
 
     let (say, queue) = mpsc::unbounded_channel();
@@ -198,7 +197,7 @@ pub async fn run(
     });
     let digester = Digester::start(&sizes, o.chunk, o.b3_always)
         .map_err(|e| Failure::new(1, format!("cannot start the digest thread: {e}")))?;
-    let sources: Arc<[Source]> = job.sources.into();
+    let sources: Arc<[Source]> = job.sources.clone().into();
     let mut parts: JoinSet<Part> = JoinSet::new();
     let (committed, mut commits) = mpsc::unbounded_channel();
     {
@@ -217,7 +216,7 @@ pub async fn run(
         let (ready, take) = async_channel::bounded(READY);
         let via = ways(&job.via, peer);
         let joined = tokio::select! {
-            joined = join_lanes(&job.dialer, &via, o.streams, &shared) => joined?,
+            joined = join_lanes(&job, &via, &shared) => joined?,
             Some(part) = parts.join_next() => return Err(cause::too_early(part)),
             failure = &mut stop => return Err(Cause::Ours(failure)),
         };
@@ -262,9 +261,9 @@ pub async fn run(
                     let name = &sources[done.image as usize].entry().name;
                     check(&done, digests.get(name))?;
                     asked.retain(|other| other != name);
-                    let mut notices = sources[done.image as usize].late_notices();
-                    notices.extend(said_by(&job.host, done.notices));
-                    events(Event::Committed { name: name.clone(), path: done.path, notices });
+                    let notices = sources[done.image as usize].late_notices();
+                    let (name, path, theirs) = (name.clone(), done.path, done.notices);
+                    events(Event::Committed { name, path, notices, theirs });
                     // Counted here: the session knows of a commit before its turn to be told comes.
                     in_place += 1;
                     if in_place == sources.len() {
@@ -321,8 +320,9 @@ fn ways(via: &[Vec<SocketAddr>], peer: SocketAddr) -> Vec<Vec<SocketAddr>> {
     via.iter().map(|way| if way.contains(&peer) { vec![peer] } else { way.clone() }).collect()
 }
 
-/// `tried`: all addresses, of which the error is about one.
-fn unreachable_peer(error: &lanes::Error, tried: &[SocketAddr]) -> Failure {
+/// Why the receiver cannot be reached, and what to do. `tried`: all addresses, of which the error is
+/// about one; `asked_for`: it is the receiver's user who does it.
+fn unreachable_peer(error: &lanes::Error, tried: &[SocketAddr], asked_for: bool) -> Failure {
     use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable};
     let said = error.to_string();
     let others = tried.iter().filter(|a| !a.ip().is_loopback() && !said.contains(&a.to_string()));
@@ -332,24 +332,36 @@ fn unreachable_peer(error: &lanes::Error, tried: &[SocketAddr]) -> Failure {
     } else {
         format!("; nor is it reached at {}", others.join(", "))
     };
-    let hint = match error {
-        lanes::Error::Connect { source, .. } if source.kind() == NetworkUnreachable => {
-            ": name an address that this host has a route to with --via".into()
+    let whole = format!("{said}{others}");
+    let reason = match error {
+        lanes::Error::Connect { peer, .. }
+        | lanes::Error::Refused { peer }
+        | lanes::Error::NoAnswer { peer, .. }
+        | lanes::Error::NotTls { peer, .. }
+            if asked_for =>
+        {
+            format!(
+                "cannot reach this host on TCP port {port}: {whole}; if a firewall blocks it, open it towards here (nft add rule inet filter input tcp dport {port} accept); choose a port with --port, an address of this host with --via",
+                port = peer.port()
+            )
         }
-        lanes::Error::Connect { source, .. } if source.kind() != HostUnreachable => String::new(),
+        lanes::Error::Connect { source, .. } if source.kind() == NetworkUnreachable => {
+            format!("{whole}: name an address that this host has a route to with --via")
+        }
+        lanes::Error::Connect { source, .. } if source.kind() != HostUnreachable => whole,
         // A firewall that rejects is heard as "no route to host" as well.
         lanes::Error::Refused { peer }
         | lanes::Error::NoAnswer { peer, .. }
         | lanes::Error::Connect { peer, .. } => format!(
-            ": a firewall between this host and {} may block the data port: open TCP {} towards it there (nft add rule inet filter input tcp dport {} accept), choose a port with --port, or another address with --via",
+            "{whole}: a firewall between this host and {} may block the data port: open TCP {} towards it there (nft add rule inet filter input tcp dport {} accept), choose a port with --port, or another address with --via",
             peer.ip(),
             peer.port(),
             peer.port()
         ),
-        lanes::Error::NotTls { .. } => ": choose another port with --port".into(),
-        _ => String::new(),
+        lanes::Error::NotTls { .. } => format!("{whole}: choose another port with --port"),
+        _ => whole,
     };
-    Failure::new(3, format!("{said}{others}{hint}"))
+    Failure::new(3, reason)
 }
 
 /// Sends `Open` and waits for the verdict.
@@ -366,6 +378,7 @@ async fn open(control: &mut Lane, job: &Job) -> Result<Accept, Failure> {
         dry_run: o.dry_run,
         sync_window: o.sync_window,
         readback: o.readback,
+        chown: o.chown.clone(),
         images: job.sources.iter().map(|s| s.entry().clone()).collect(),
     });
     message::send(control, &message).await.map_err(lost)?;
@@ -383,10 +396,6 @@ async fn open(control: &mut Lane, job: &Job) -> Result<Accept, Failure> {
             }
         }
     }
-}
-
-fn said_by(host: &str, sentences: Vec<String>) -> impl Iterator<Item = String> {
-    sentences.into_iter().map(move |sentence| format!("{host}: {sentence}"))
 }
 
 pub(crate) fn failure_of(host: &str, failure: Failure) -> Failure {
@@ -410,15 +419,14 @@ impl Disk {
 /// Joins all lanes side by side; either all of them stand, or the job does not start. Those that
 /// stand are kept even so: the receiver would tell of their end, and not of what is wrong.
 async fn join_lanes(
-    dialer: &Dialer,
+    job: &Job,
     via: &[Vec<SocketAddr>],
-    streams: u32,
     shared: &Shared,
 ) -> Result<Vec<(LaneId, Lane)>, Cause> {
     let mut joins = JoinSet::new();
-    for way in via.iter().cycle().take(streams as usize) {
+    for way in via.iter().cycle().take(job.options.streams as usize) {
         let id = shared.session().open_lane();
-        let (dialer, way) = (dialer.clone(), way.clone());
+        let (dialer, way) = (job.dialer.clone(), way.clone());
         joins.spawn(async move { (id, dialer.join_any(id, &way).await) });
     }
     let mut lanes = Vec::new();
@@ -426,7 +434,7 @@ async fn join_lanes(
     while let Some(done) = joins.join_next().await {
         match done {
             Ok((id, Ok(lane))) => lanes.push((id, lane)),
-            Ok((_, Err(e))) => failed = failed.or(Some(unreachable_peer(&e, &[]))),
+            Ok((_, Err(e))) => failed = failed.or(Some(unreachable_peer(&e, &[], job.asked_for))),
             Err(e) => return Err(Cause::Ours(Failure::new(1, format!("a lane broke down: {e}")))),
         }
     }

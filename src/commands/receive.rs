@@ -9,7 +9,7 @@ use blockio::EngineChoice;
 use lanes::identity::{Fingerprint, Identity, random};
 use lanes::listen::{self, Doorkeeper, Pass};
 use lanes::{tls, tune::Tuning};
-use proto::control::{Bootstrap, BootstrapReply, Failure, SessionId};
+use proto::control::{Bootstrap, BootstrapReply, Failure, Message, SessionId};
 use receiver::Config;
 
 use crate::bootstrap::{self, BootstrapError};
@@ -18,6 +18,8 @@ use crate::{exit, stop};
 
 const INTERRUPTED: &str =
     "the receiver was told to end; unfinished copies were removed: run the same command again";
+
+const BY_HAND: &str = "this is the receiving end: 'vmferry send IMAGE HOST:PATH' on the other host starts it";
 
 /// Runs the verb.
 pub fn run() -> ExitCode {
@@ -43,34 +45,38 @@ pub fn run() -> ExitCode {
 
 /// The exchange with the sender; on failure the exit code, the reason being told already.
 fn greet() -> Result<Config, ExitCode> {
-    let (mut from, mut to) = (io::stdin().lock(), io::stdout().lock());
-    let complain = |reason: &str, code: u8| {
-        tell(&format!("vmferry: {reason}"));
-        ExitCode::from(code)
-    };
-    if let Err(e) = bootstrap::open(&mut to) {
-        return Err(complain(&format!("cannot answer the sender: {e}"), exit::FAILED));
-    }
-    let request: Bootstrap = match bootstrap::accept(&mut from).and_then(|()| bootstrap::receive(&mut from)) {
-        Ok(request) => request,
-        // The sender reads our hello and says it better.
-        Err(BootstrapError::Hello(e)) => return Err(complain(&e.to_string(), exit::REFUSED)),
-        Err(BootstrapError::NoPeer(_)) => {
-            let reason =
-                "this is the receiving end: 'vmferry send IMAGE HOST:PATH' on the other host starts it";
-            return Err(complain(reason, exit::USAGE));
-        }
-        Err(BootstrapError::Malformed) => {
-            return Err(complain("the sender's request cannot be read", exit::REFUSED));
-        }
-    };
+    let request = request(BY_HAND)?;
     let (reply, config) = match prepare(&request) {
         Ok((reply, config)) => (reply, Ok(config)),
         Err(failure) => (BootstrapReply::Fail(failure.clone()), Err(ExitCode::from(failure.exit))),
     };
+    let mut to = io::stdout().lock();
     match bootstrap::send(&mut to, &reply).and_then(|()| to.flush()) {
         Ok(()) => config,
         Err(e) => Err(complain(&format!("cannot answer the sender: {e}"), exit::FAILED)),
+    }
+}
+
+fn complain(reason: &str, code: u8) -> ExitCode {
+    tell(&format!("vmferry: {reason}"));
+    ExitCode::from(code)
+}
+
+/// Opens the exchange with whoever started us, and takes in what is asked; `by_hand`: what to say to
+/// a person who did. On failure the exit code, the reason being told already.
+pub fn request<M: Message>(by_hand: &str) -> Result<M, ExitCode> {
+    if let Err(e) = bootstrap::open(&mut io::stdout()) {
+        return Err(complain(&format!("cannot answer the other end: {e}"), exit::FAILED));
+    }
+    let mut from = io::stdin().lock();
+    match bootstrap::accept(&mut from).and_then(|()| bootstrap::receive(&mut from)) {
+        Ok(request) => Ok(request),
+        // The other end reads our hello and says it better.
+        Err(BootstrapError::Hello(e)) => Err(complain(&e.to_string(), exit::REFUSED)),
+        Err(BootstrapError::NoPeer(_)) => Err(complain(by_hand, exit::USAGE)),
+        Err(BootstrapError::Malformed) => {
+            Err(complain("the other end's request cannot be read", exit::REFUSED))
+        }
     }
 }
 
@@ -95,14 +101,15 @@ fn prepare(request: &Bootstrap) -> Result<(BootstrapReply, Config), Failure> {
         direct: request.direct,
         memory: (request.memory > 0).then_some(request.memory),
         dead_after,
+        asked: None,
     };
     let fingerprint = identity.fingerprint().0;
     Ok((BootstrapReply::Ready { fingerprint, session, port, addresses: addresses() }, config))
 }
 
-/// Under which addresses the sender may reach us, best first: the one that its ssh connection came
+/// Under which addresses the other end may reach us, best first: the one that its ssh connection came
 /// in on, then those of the interfaces, loopback last.
-fn addresses() -> Vec<String> {
+pub fn addresses() -> Vec<String> {
     let mut found: Vec<IpAddr> = Vec::new();
     // "client-address client-port server-address server-port", ssh(1).
     if let Ok(ssh) = std::env::var("SSH_CONNECTION")

@@ -7,7 +7,7 @@ use lanes::identity::Fingerprint;
 use lanes::tls;
 use proto::control::{BootstrapReply, Failure, SessionId};
 
-use super::{Receiver, crypto, dialer, family, no_address, request, resolve, wanted};
+use super::{Receiver, crypto, dialer, no_address, none_of, request, resolve};
 use crate::cli::Send;
 use crate::exit;
 use crate::keys::{Keys, host_name};
@@ -29,10 +29,10 @@ pub fn ask(args: &Send, port: u16, mut via: Vec<Vec<SocketAddr>>) -> Result<Rece
     let mut addresses: Vec<SocketAddr> = via.concat();
     if addresses.is_empty() {
         addresses.extend(resolve(machine, port).map_err(|e| no_address(machine, &e))?);
-        addresses.retain(|a| wanted(args, a));
+        addresses.retain(|a| args.family().has(a));
     }
     if addresses.is_empty() {
-        return Err(no_address(machine, family(args)));
+        return Err(no_address(machine, none_of(args.family())));
     }
     let shown: Arc<Mutex<Option<Fingerprint>>> = Arc::default();
     let seen = shown.clone();

@@ -89,6 +89,19 @@ impl Ferry {
 
     /// The whole command, to this destination path.
     pub fn command(&self, to: impl AsRef<Path>) -> Command {
+        self.call([there(to.as_ref())])
+    }
+
+    /// The whole command the other way round: these images of the other host, to this path.
+    pub fn fetching<P: AsRef<Path>>(
+        &self,
+        images: impl IntoIterator<Item = P>,
+        to: impl AsRef<Path>,
+    ) -> Command {
+        self.call(images.into_iter().map(|image| there(image.as_ref())).chain([to.as_ref().into()]))
+    }
+
+    fn call(&self, places: impl IntoIterator<Item = OsString>) -> Command {
         let mut words: Vec<OsString> = Vec::new();
         if let Some(namespace) = &self.from {
             words.extend(["ip", "netns", "exec", namespace].map(OsString::from));
@@ -96,9 +109,7 @@ impl Ferry {
         words.extend(self.wrap.iter().cloned());
         words.push(vmferry().into());
         words.extend(self.args.iter().cloned());
-        let mut place = OsString::from("there:");
-        place.push(to.as_ref());
-        words.push(place);
+        words.extend(places);
         words.extend(["--rsh".into(), self.rsh.clone().into()]);
         words.extend(["--remote-path".into(), self.remote_path.clone().into()]);
         let mut command = Command::new(&words[0]);
@@ -110,6 +121,13 @@ impl Ferry {
     pub fn send(&self, to: impl AsRef<Path>) -> Sent {
         Sent::of(self.command(to).output().unwrap())
     }
+}
+
+/// A path of the other host.
+fn there(path: &Path) -> OsString {
+    let mut place = OsString::from("there:");
+    place.push(path);
+    place
 }
 
 /// How it ended.

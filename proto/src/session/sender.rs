@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use super::{Unit, Violation};
 use crate::control::{LaneAck, LaneId};
 
 /// Bytes and units of the job so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Totals {
     /// Payload bytes put on lanes, resends included.
     pub sent: u64,

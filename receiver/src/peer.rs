@@ -1,0 +1,60 @@
+//! What a job that failed says about the sender.
+
+use std::time::Duration;
+
+use lanes::Error;
+use proto::control::{Failure, LaneId, ToReceiver};
+use tokio::time::timeout;
+
+use crate::job::Heard;
+use crate::terms::Asked;
+
+/// How the sender's host is called, if anybody on this side is to know.
+pub(crate) struct Peer(Option<String>);
+
+impl Peer {
+    pub(crate) fn new(asked: Option<&Asked>) -> Peer {
+        Peer(asked.map(|asked| asked.of.clone()))
+    }
+
+    /// Its own reason.
+    pub(crate) fn says(&self, failure: Failure) -> Failure {
+        match &self.0 {
+            // No sender talks this side into calling a failure a success.
+            Some(host) => Failure::new(failure.exit.max(1), format!("{host}: {}", failure.reason)),
+            None => failure,
+        }
+    }
+
+    /// It fell silent, or its connection broke.
+    pub(crate) fn gone(&self, e: &Error) -> Failure {
+        if e.is_silence() {
+            let why = "it is stopped or hangs, or the way to it is cut: run the same command again";
+            return Failure::new(1, format!("the sender fell silent ({e}): {why}"));
+        }
+        let next = self.0.as_ref().map_or(String::new(), |host| {
+            format!(": check {host} and the way to it, then run the same command again")
+        });
+        Failure::new(1, format!("the sender went away without a reason ({e}){next}"))
+    }
+
+    /// A lane broke: the sender's own reason may be on its way.
+    pub(crate) async fn better_reason(&self, id: LaneId, e: &Error, heard: &mut Heard) -> Failure {
+        let wait = async {
+            while let Some(message) = heard.recv().await {
+                match message {
+                    Ok(ToReceiver::Abort(failure)) => return Some(self.says(failure)),
+                    Err(e) => return Some(self.gone(&e)),
+                    Ok(_) => {}
+                }
+            }
+            None
+        };
+        match timeout(Duration::from_secs(2), wait).await {
+            Ok(Some(failure)) => failure,
+            _ => {
+                Failure::new(1, format!("data connection {} was lost: {e}; run the same command again", id.0))
+            }
+        }
+    }
+}
