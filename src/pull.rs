@@ -180,7 +180,7 @@ impl Line<'_> {
     /// Nothing more comes: why.
     async fn lost(&mut self, e: &BootstrapError) -> Failure {
         let (host, verbose) = (&self.args.to.host, self.args.verbose);
-        let how = match (e, self.shell.take()) {
+        let (how, words) = match (e, self.shell.take()) {
             (BootstrapError::NoPeer(_), Some(shell)) => {
                 tokio::task::spawn_blocking(move || shell.fate(verbose)).await.unwrap_or_default()
             }
@@ -189,8 +189,9 @@ impl Line<'_> {
                 return Failure::new(exit::FAILED, format!("{host}: what it says cannot be read"));
             }
         };
+        let words = if words.is_empty() { words } else { format!(" ({words})") };
         let reason = format!(
-            "the remote shell to {host} {how} in the middle of the job: check {host} and the way to it, then run the same command again"
+            "the remote shell to {host} {how} in the middle of the job{words}: check {host} and the way to it, then run the same command again"
         );
         Failure::new(exit::FAILED, reason)
     }

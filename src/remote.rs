@@ -265,11 +265,9 @@ impl Shell {
     }
 
     /// The same for a shell that is ending anyway: how it ended, and its last words.
-    pub fn fate(self, verbose: bool) -> String {
+    pub fn fate(self, verbose: bool) -> (String, String) {
         let (status, said) = self.leave(Duration::from_secs(2), true, verbose);
-        let words = bootstrap::last_words(&said);
-        let quoted = if words.is_empty() { String::new() } else { format!(": {words}") };
-        format!("{}{quoted}", how(status.and_then(|s| s.code())))
+        (how(status.and_then(|s| s.code())), bootstrap::last_words(&said))
     }
 
     fn leave(mut self, patience: Duration, heard: bool, verbose: bool) -> (Option<ExitStatus>, Vec<u8>) {

@@ -117,7 +117,7 @@ impl Wanted {
     fn not_given(&self, what: impl Display, e: Errno) -> String {
         let us = rustix::process::geteuid().as_raw();
         format!(
-            "{what} cannot be given to {} by the receiving user ({us}) on the destination: {e}: run the receiver as root (root@HOST:, --remote-path 'sudo -n vmferry'), or leave --chown out",
+            "{what} cannot be given to {} by the receiving user ({us}) on the destination: {e}: run the receiver as root (root@HOST:, --remote-path 'sudo -n vmferry'; in a pull with sudo), or leave --chown out",
             self.typed
         )
     }

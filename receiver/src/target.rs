@@ -53,7 +53,7 @@ impl Target {
 pub(crate) fn hint(kind: std::io::ErrorKind) -> &'static str {
     match kind {
         std::io::ErrorKind::PermissionDenied => {
-            ": give another folder, or run the receiver as another user (user@HOST:, --remote-path 'sudo -n vmferry')"
+            ": give another folder, or run the receiver as another user (user@HOST:, --remote-path 'sudo -n vmferry'; in a pull with sudo)"
         }
         _ => "",
     }

@@ -98,7 +98,8 @@ fn serve(
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed)?;
     let ended = async {
         tokio::select! {
-            failure = stop::requested(INTERRUPTED, true) => failure,
+            // A shell that hangs up closes standard input.
+            failure = stop::requested(INTERRUPTED, false) => failure,
             () = abandoned.notified() => alone(),
         }
     };

@@ -37,6 +37,24 @@ fn copying() -> (Link, Scene, Attempt) {
     (link, scene, attempt)
 }
 
+#[test]
+fn a_device_here_that_was_overwritten_is_named() {
+    let place = folder();
+    let disk = LoopDisk::new(place.path(), 48 * MIB, Fs::None, 512).unwrap();
+    let (link, scene) = (slow_link(), Scene::new(48 * MIB));
+    let ferry = over(&scene, &link).args(["--log-interval", "0.1", "--force"]);
+    let mut attempt = Attempt::start(ferry.fetching([&scene.image], disk.device()));
+    attempt.until_copying();
+    attempt.signal("INT");
+    let reason = attempt.wait().failed(6);
+    let device = disk.device().display();
+    assert_eq!(
+        reason,
+        format!("interrupted; {device} holds an incomplete copy now: run the same command again")
+    );
+    scene.untouched();
+}
+
 /// The remote shell's process here.
 fn shell_of(attempt: &Attempt) -> u32 {
     let pid = attempt.pid();
