@@ -1,6 +1,7 @@
 //! The service's log: a line per event, `key=value` for people and journals, or JSON.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -94,7 +95,7 @@ impl Log {
             Event::Asked { session, peer, from } => self.line(
                 Level::Info,
                 "asked",
-                &[("session", session.to_string()), ("peer", peer.clone()), ("from", from.to_string())],
+                &[("session", session.to_string()), ("peer", peer.clone()), ("from", shown(from))],
             ),
             Event::Begun { session, images, bytes, path, dry_run } => self.line(
                 Level::Info,
@@ -131,13 +132,13 @@ impl Log {
             Event::Refused { peer, from, failure } => self.line(
                 Level::Warning,
                 "refused",
-                &[("peer", peer.clone()), ("from", from.to_string()), ("reason", failure.reason.clone())],
+                &[("peer", peer.clone()), ("from", shown(from)), ("reason", failure.reason.clone())],
             ),
             Event::TurnedAway { from, reason } => {
                 let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
                 let Some(untold) = strangers.one_more(Instant::now()) else { return };
                 drop(strangers);
-                let mut fields = vec![("from", from.to_string()), ("reason", reason.clone())];
+                let mut fields = vec![("from", shown(from)), ("reason", reason.clone())];
                 if untold > 0 {
                     fields.push(("others_not_logged", untold.to_string()));
                 }
@@ -145,6 +146,11 @@ impl Log {
             }
         }
     }
+}
+
+/// A socket for both families says `::ffff:10.0.0.1` for 10.0.0.1.
+fn shown(from: &SocketAddr) -> String {
+    SocketAddr::new(from.ip().to_canonical(), from.port()).to_string()
 }
 
 fn now() -> f64 {

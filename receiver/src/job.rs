@@ -104,6 +104,8 @@ pub(crate) struct Receiving {
     /// There may be something to acknowledge.
     pub(crate) acks: Notify,
     session: Mutex<ReceiverSession>,
+    /// What the job takes of a service's limits: as long as anything of the above is there.
+    _lease: Option<Lease>,
 }
 
 impl Receiving {
@@ -187,7 +189,8 @@ pub(crate) async fn session(
     let speaker = tokio::spawn(message::speak(to, dead_after, queue, ToSender::Heartbeat));
     let (hear, mut heard) = mpsc::channel(16);
     let ear = tokio::spawn(listen(from, dead_after, hear));
-    let result = serve(setting, sessions, &mut joined, &say, &mut heard, watch, stop).await;
+    let work = serve(setting, sessions, &mut joined, &say, &mut heard, watch, &mut stop);
+    let result = work.await;
     if let Err(failure) = &result {
         let _ = say.send(ToSender::Fail(failure.clone()));
     }
@@ -209,9 +212,13 @@ async fn serve(
     say: &Say,
     heard: &mut Heard,
     watch: &dyn Watch,
-    stop: impl Future<Output = Failure>,
+    mut stop: impl Future<Output = Failure> + Unpin,
 ) -> Result<(), Failure> {
-    let mut open = match heard.recv().await {
+    let first = tokio::select! {
+        first = heard.recv() => first,
+        failure = &mut stop => return Err(failure),
+    };
+    let mut open = match first {
         Some(Ok(ToReceiver::Open(open))) => open,
         Some(Ok(ToReceiver::Abort(failure))) => return Err(failure),
         Some(Err(e)) => return Err(gone(&e)),
@@ -220,12 +227,11 @@ async fn serve(
     let session = setting.session;
     let prepared = tokio::task::spawn_blocking(move || {
         let job = prepare(&mut open, &mut setting)?;
-        Ok((job, open, setting.allowance))
+        Ok((job, open))
     });
     let prepared =
         prepared.await.unwrap_or_else(|e| Err(Failure::new(1, format!("the preflight broke down: {e}"))))?;
-    // What the allowance gives is taken as long as the job goes on.
-    let (job, open, _allowance) = prepared;
+    let (job, open) = prepared;
     let job = Arc::new(job);
     sessions.begin(&session, job.clone());
     watch.begun(&open, &job);
@@ -301,6 +307,7 @@ fn prepare(open: &mut Open, setting: &mut Setting) -> Result<Receiving, Failure>
         readback: open.readback.then(Expected::default),
         acks: Notify::new(),
         session: Mutex::new(ReceiverSession::new(open.epoch, chunk, &sizes)),
+        _lease: setting.allowance.take().map(|a| a.lease),
     })
 }
 
