@@ -62,14 +62,14 @@ impl Quota {
         let (limits, mut used) = (&self.limits, self.used.lock().unwrap_or_else(PoisonError::into_inner));
         let all: u32 = used.values().map(|u| u.jobs).sum();
         if all >= limits.jobs {
-            return Err(format!("busy with {all} jobs, which is all it takes at once: try again later"));
+            let jobs = if all == 1 { "job" } else { "jobs" };
+            return Err(format!("busy with {all} {jobs}, which is all it takes at once: try again later"));
         }
         let own = used.entry(peer).or_default();
         if own.jobs >= limits.jobs_per_peer {
             let jobs = own.jobs;
-            return Err(format!(
-                "{jobs} jobs of this key are running, it may have no more: let one end first"
-            ));
+            let are = if jobs == 1 { "job of this key is" } else { "jobs of this key are" };
+            return Err(format!("{jobs} {are} running, it may have no more: let one end first"));
         }
         own.jobs += 1;
         Ok(Lease { quota: self.clone(), peer, lanes: 0, memory: 0 })
