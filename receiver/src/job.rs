@@ -32,6 +32,8 @@ use crate::target;
 const WRITE_DEPTH: usize = 16;
 /// The sender has so long to connect after the bootstrap, and to say goodbye at the end.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same when this end was told to end, and whoever did that waits.
+const HURRY: Duration = Duration::from_secs(4);
 /// How often the stages' counters go to the sender.
 const STAGES: Duration = Duration::from_millis(250);
 
@@ -195,9 +197,10 @@ pub(crate) async fn session(
         let _ = say.send(ToSender::Fail(failure.clone()));
     }
     drop(say);
-    let _ = timeout(dead_after, speaker).await;
+    let patience = if matches!(&result, Err(failure) if failure.exit == 6) { HURRY } else { PATIENCE };
+    let _ = timeout(dead_after.min(patience), speaker).await;
     // The sender closes first, so that its last word is not lost to a reset.
-    let _ = timeout(PATIENCE, async { while heard.recv().await.is_some() {} }).await;
+    let _ = timeout(patience, async { while heard.recv().await.is_some() {} }).await;
     ear.abort();
     result
 }
@@ -422,8 +425,10 @@ fn gone(e: &Error) -> Failure {
 async fn better_reason(id: LaneId, e: &Error, heard: &mut Heard) -> Failure {
     let wait = async {
         while let Some(message) = heard.recv().await {
-            if let Ok(ToReceiver::Abort(failure)) = message {
-                return Some(failure);
+            match message {
+                Ok(ToReceiver::Abort(failure)) => return Some(failure),
+                Ok(_) => {}
+                Err(e) => return Some(gone(&e)),
             }
         }
         None

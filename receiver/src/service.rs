@@ -258,7 +258,10 @@ impl House {
         let Some(calling) = self.quota.call(key) else {
             return self.turn_away(from, format!("{peer} asks too often at once"));
         };
-        let asked = timeout(REQUEST, message::receive::<Bootstrap>(&mut lane)).await;
+        let asked = tokio::select! {
+            asked = timeout(REQUEST, message::receive::<Bootstrap>(&mut lane)) => asked,
+            _ = until(ended.clone()) => return,
+        };
         drop(calling);
         let request = match asked {
             Ok(Ok(request)) => request,

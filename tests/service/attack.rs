@@ -98,16 +98,14 @@ pub fn session(at: SocketAddr, key: &Identity, secret: &Secret, transport: Trans
 /// Tries to join a session; the connection if it was admitted.
 pub fn join(mut stream: Tls, session: SessionId, lane: u32, secret: &Secret) -> Option<Tls> {
     let request = Request { session, lane: LaneId(lane), epoch: 1, nonce: [5; 32] };
-    stream.write_all(&Hello::ours(Role::Lane).encode()).unwrap();
-    stream.write_all(&request.encode()).unwrap();
-    stream.flush().unwrap();
+    let opening = [&Hello::ours(Role::Lane).encode()[..], &request.encode()].concat();
+    stream.write_all(&opening).and_then(|()| stream.flush()).ok()?;
     let mut answer = [0; HELLO_LEN + CHALLENGE_LEN];
     stream.read_exact(&mut answer).ok()?;
     let nonce: [u8; 32] = answer[HELLO_LEN..HELLO_LEN + 32].try_into().unwrap();
     let exporter = stream.conn.export_keying_material([0u8; 32], b"EXPORTER-vmferry-join", None).unwrap();
     let transcript = Transcript { secret, request: &request, nonce: &nonce, exporter: &exporter };
-    stream.write_all(&transcript.sender_proof()).unwrap();
-    stream.flush().unwrap();
+    stream.write_all(&transcript.sender_proof()).and_then(|()| stream.flush()).ok()?;
     let mut verdict = [1];
     stream.read_exact(&mut verdict).ok()?;
     (verdict == [0]).then_some(stream)

@@ -107,19 +107,20 @@ impl House {
 
     /// `vmferry send` to the service, with this sender's key, which knows it.
     pub fn send(&self, service: &Service, name: &str, words: &[&str], to: &str) -> Command {
-        self.send_from(Command::new(vmferry()), service, name, words, to)
+        self.trust(name, &service.name());
+        self.send_as(Command::new(vmferry()), name, words, &service.place(to))
     }
 
-    /// The same from host a of a link, fast or slow.
+    /// The same from host a of a link.
     pub fn send_over(&self, link: &Link, service: &Service, name: &str, words: &[&str]) -> Command {
-        self.send_from(link.a().command(vmferry()), service, name, words, "")
+        self.trust(name, &service.name());
+        self.send_as(link.a().command(vmferry()), name, words, &service.place(""))
     }
 
-    fn send_from(&self, mut program: Command, at: &Service, name: &str, words: &[&str], to: &str) -> Command {
-        self.trust(name, &at.name());
+    /// The same, to any place, whether it is known or not.
+    pub fn send_as(&self, mut program: Command, name: &str, words: &[&str], to: &str) -> Command {
         program.args(["send", "--json", "--log-interval", "0.1", "--config"]).arg(self.path(name));
-        program.args(words).arg(format!("vmferry://{}/{to}", at.name())).stdin(Stdio::null());
-        program.current_dir(self.dir.path());
+        program.args(words).arg(to).stdin(Stdio::null()).current_dir(self.dir.path());
         program
     }
 
@@ -141,6 +142,18 @@ pub fn list(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = names.collect();
     names.sort();
     names
+}
+
+/// The most memory that a process ever had, bytes.
+pub fn peak(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// Descriptors that a process has open.
+pub fn descriptors(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
 /// A service that runs.
@@ -190,6 +203,11 @@ impl Service {
         self.address().to_string()
     }
 
+    /// A path there, as senders write it.
+    pub fn place(&self, path: &str) -> String {
+        format!("vmferry://{}/{path}", self.name())
+    }
+
     /// All lines of the log about this event.
     pub fn said(&self, event: &str) -> Vec<Value> {
         self.log.lock().unwrap().iter().filter(|e| e["event"] == event).cloned().collect()
@@ -235,14 +253,12 @@ impl Service {
 
     /// The most memory it ever had, bytes.
     pub fn peak(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+        peak(self.pid())
     }
 
     /// Descriptors that it has open.
     pub fn descriptors(&self) -> usize {
-        fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+        descriptors(self.pid())
     }
 
     /// Waits until it has let go of everything but `before`.

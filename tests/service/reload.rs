@@ -2,12 +2,16 @@
 
 use std::fs;
 
+use proto::control::{ToSender, Transport};
+use proto::join::Secret;
 use testbed::images;
 
+use crate::attack::{self, hear, identity, join, say, secure};
+use crate::callers::job;
 use crate::house::{House, MIB};
 use crate::scene::{Attempt, hurry, says, slow_link};
 
-/// Its job was begun with rights: it ends well, with lanes that come later, too. The next has none.
+/// Its job was begun with rights: it ends well. The next has none.
 #[test]
 fn a_key_that_is_struck_off_finishes_its_job() {
     let link = slow_link();
@@ -30,6 +34,26 @@ fn a_key_that_is_struck_off_finishes_its_job() {
     service.until_reason("turned_away", &["not in the allow file"]);
     assert_eq!(house.listed(), ["disk.img"]);
     Attempt::start(house.send_over(&link, &service, "b", &["next.img"])).wait().done();
+}
+
+/// Lanes that come later belong to the job as well.
+#[test]
+fn a_key_that_is_struck_off_brings_its_other_lanes() {
+    let house = House::with(&["a"]);
+    let service = house.start(&[]);
+    let (at, key, secret) = (service.address(), identity(&house.path("a")), Secret([1; 32]));
+    let session = attack::session(at, &key, &secret, Transport::Tls);
+    let mut control = join(secure(at, &key), session, 0, &secret).unwrap();
+    say(&mut control, &job(2));
+    assert!(matches!(hear(&mut control), ToSender::Accept(_)));
+    let _first = join(secure(at, &key), session, 1, &secret).unwrap();
+    house.forbid("a");
+    service.reload();
+    service.until("reloaded", |e| e["allowed"] == 0);
+    let _second = join(secure(at, &key), session, 2, &secret).unwrap();
+    drop(control);
+    service.until("failed", |_| true);
+    assert!(join(secure(at, &key), session, 2, &secret).is_none(), "the job is over");
 }
 
 #[test]
