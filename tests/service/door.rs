@@ -98,7 +98,7 @@ fn slow_handshakes() {
         for byte in hello.iter().take(hello.len() - 1) {
             let told = |socket: &mut TcpStream| socket.write_all(&[*byte]).is_ok();
             // One at a time, until the door has enough of it.
-            if !slow[10..].iter_mut().map(told).all(|told| told) {
+            if !slow[10..].iter_mut().all(told) {
                 break;
             }
             assert!(begun.elapsed() < Duration::from_secs(30), "it waits for ever");
