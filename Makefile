@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # What building and the tests call; the command itself needs none of it.
 DEPS := acl attr b3sum btrfs-progs build-essential cmake e2fsprogs iproute2 jq mount nftables \
-        openssh-client procps python3 qemu-utils strace systemd util-linux util-linux-extra xfsprogs
+        openssh-client openssl procps python3 qemu-utils strace systemd util-linux util-linux-extra xfsprogs
 
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

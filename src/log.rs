@@ -95,7 +95,7 @@ impl Log {
             Event::Asked { session, peer, from } => self.line(
                 Level::Info,
                 "asked",
-                &[("session", session.to_string()), ("peer", peer.clone()), ("from", plain(*from))],
+                &[("session", session.to_string()), ("peer", peer.clone()), ("from", shown(from))],
             ),
             Event::Begun { session, images, bytes, path, dry_run } => self.line(
                 Level::Info,
@@ -132,13 +132,13 @@ impl Log {
             Event::Refused { peer, from, failure } => self.line(
                 Level::Warning,
                 "refused",
-                &[("peer", peer.clone()), ("from", plain(*from)), ("reason", failure.reason.clone())],
+                &[("peer", peer.clone()), ("from", shown(from)), ("reason", failure.reason.clone())],
             ),
             Event::TurnedAway { from, reason } => {
                 let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
                 let Some(untold) = strangers.one_more(Instant::now()) else { return };
                 drop(strangers);
-                let mut fields = vec![("from", plain(*from)), ("reason", reason.clone())];
+                let mut fields = vec![("from", shown(from)), ("reason", reason.clone())];
                 if untold > 0 {
                     fields.push(("others_not_logged", untold.to_string()));
                 }
@@ -148,8 +148,8 @@ impl Log {
     }
 }
 
-/// An IPv4 sender as such, though the socket is for both.
-fn plain(from: SocketAddr) -> String {
+/// A socket for both families says `::ffff:10.0.0.1` for 10.0.0.1.
+fn shown(from: &SocketAddr) -> String {
     SocketAddr::new(from.ip().to_canonical(), from.port()).to_string()
 }
 

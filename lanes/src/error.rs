@@ -52,6 +52,12 @@ pub enum Error {
         /// Where.
         peer: SocketAddr,
     },
+    /// Too many connections wait there; this one was given up for the others.
+    #[error("{peer} was one of too many that wait")]
+    Crowded {
+        /// Where from.
+        peer: SocketAddr,
+    },
     /// A frame whose tag does not fit: on plain TCP.
     #[error(
         "data from {peer} was changed, repeated or made up on the way; nothing of it was used: use --transport tls where others have access to the network"

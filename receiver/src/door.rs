@@ -1,10 +1,10 @@
 //! The door: every connection to the receiver's port comes in here, and most strangers no further.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lanes::identity::Fingerprint;
 use lanes::listen::{Doorkeeper, Guests, Pass, Visitor};
@@ -20,6 +20,8 @@ use crate::job::Receiving;
 
 /// Connections that have not proven who they are, at once. One more, and one of them is shed.
 const HANDSHAKES: usize = 512;
+/// A sender has said its first word by then.
+const FIRST_WORD: Duration = Duration::from_secs(1);
 /// A connection that says nothing at all is closed after this time.
 const SILENCE: Duration = Duration::from_secs(10);
 
@@ -111,15 +113,20 @@ pub(crate) async fn keep(
     turned_away: impl Fn(SocketAddr, &Error) + Clone + Send + 'static,
 ) {
     let hall = Arc::new(Hall::default());
+    let crowded = |shed: Option<SocketAddr>| {
+        if let Some(peer) = shed {
+            turned_away(peer, &Error::Crowded { peer });
+        }
+    };
     loop {
         let Ok((socket, from)) = listener.accept().await else {
             // Out of descriptors, most likely: those in use will be returned.
-            hall.shed();
+            crowded(hall.shed());
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
         let (keeper, sessions, turned_away) = (keeper.clone(), sessions.clone(), turned_away.clone());
-        let (place, waiting) = (hall.enter(from.ip()), hall.clone());
+        let (place, waiting) = (hall.enter(from), hall.clone());
         let spoke = place.spoke.clone();
         let number = place.number;
         let task = tokio::spawn(async move {
@@ -136,11 +143,13 @@ pub(crate) async fn keep(
                         let _ = callers.send((key, lane)).await;
                     }
                 }
+                // A probe that opens a port and closes it again is no event.
+                Err(Error::Closed | Error::Io(_)) if !spoke.load(Ordering::Relaxed) => {}
                 // In silence towards them: the job is not theirs to disturb.
                 Err(e) => turned_away(from, &e),
             }
         });
-        hall.watch(place, task.abort_handle());
+        crowded(hall.watch(place, task.abort_handle()));
     }
 }
 
@@ -170,6 +179,8 @@ struct Hall {
 #[derive(Debug, Default)]
 struct Waiting {
     next: u64,
+    /// Number of the last one that was watched.
+    watched: u64,
     /// Oldest first.
     places: Vec<(Place, AbortHandle)>,
     /// Left before they were watched.
@@ -179,7 +190,8 @@ struct Waiting {
 #[derive(Debug)]
 struct Place {
     number: u64,
-    from: IpAddr,
+    from: SocketAddr,
+    since: Instant,
     spoke: Arc<AtomicBool>,
 }
 
@@ -188,51 +200,62 @@ impl Hall {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, from: IpAddr) -> Place {
+    fn enter(&self, from: SocketAddr) -> Place {
         let mut waiting = self.waiting();
         waiting.next += 1;
-        Place { number: waiting.next, from, spoke: Arc::default() }
+        Place { number: waiting.next, from, since: Instant::now(), spoke: Arc::default() }
     }
 
-    fn watch(&self, place: Place, task: AbortHandle) {
+    /// Says who was shed for it.
+    fn watch(&self, place: Place, task: AbortHandle) -> Option<SocketAddr> {
         let mut waiting = self.waiting();
+        waiting.watched = place.number;
         if let Some(at) = waiting.gone.iter().position(|n| *n == place.number) {
             waiting.gone.swap_remove(at);
-            return;
+            return None;
         }
         waiting.places.push((place, task));
-        if waiting.places.len() > HANDSHAKES {
-            waiting.shed();
-        }
+        if waiting.places.len() > HANDSHAKES { waiting.shed() } else { None }
     }
 
     fn leave(&self, number: u64) {
         let mut waiting = self.waiting();
         match waiting.places.iter().position(|(p, _)| p.number == number) {
             Some(at) => drop(waiting.places.remove(at)),
-            None => waiting.gone.push(number),
+            None if number > waiting.watched => waiting.gone.push(number),
+            // Shed in the moment when it was through.
+            None => {}
         }
     }
 
-    fn shed(&self) {
-        self.waiting().shed();
+    fn shed(&self) -> Option<SocketAddr> {
+        self.waiting().shed()
     }
 }
 
 impl Waiting {
     /// Closes the one that is least likely a sender's: the oldest that never said a word, else the
-    /// oldest of the address with the most. A sender is through in milliseconds.
-    fn shed(&mut self) {
-        let silent = self.places.iter().position(|(p, _)| !p.spoke.load(Ordering::Relaxed));
-        let victim = silent.or_else(|| {
+    /// oldest of the network with the most. A sender is through in milliseconds; but it has not
+    /// spoken yet when it comes in.
+    fn shed(&mut self) -> Option<SocketAddr> {
+        let silent = |(p, _): &(Place, _)| !p.spoke.load(Ordering::Relaxed) && p.since.elapsed() > FIRST_WORD;
+        let victim = self.places.iter().position(silent).or_else(|| {
             let mut count: HashMap<IpAddr, usize> = HashMap::new();
-            self.places.iter().for_each(|(p, _)| *count.entry(p.from).or_default() += 1);
+            self.places.iter().for_each(|(p, _)| *count.entry(network(p.from)).or_default() += 1);
             let (busiest, _) = count.into_iter().max_by_key(|(_, n)| *n)?;
-            self.places.iter().position(|(p, _)| p.from == busiest)
+            self.places.iter().position(|(p, _)| network(p.from) == busiest)
         });
-        if let Some(at) = victim {
-            self.places.remove(at).1.abort();
-        }
+        let (place, task) = self.places.remove(victim?);
+        task.abort();
+        Some(place.from)
+    }
+}
+
+/// Whoever has one address of an IPv6 network has 2^64 of them.
+fn network(address: SocketAddr) -> IpAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+        four => four,
     }
 }
 
@@ -241,7 +264,8 @@ mod tests {
     use super::*;
 
     fn guest(hall: &Hall, from: [u8; 4], spoke: bool) -> tokio::task::JoinHandle<()> {
-        let place = hall.enter(from.into());
+        let mut place = hall.enter((from, 1).into());
+        place.since -= 2 * FIRST_WORD;
         place.spoke.store(spoke, Ordering::Relaxed);
         let task = tokio::spawn(std::future::pending());
         hall.watch(place, task.abort_handle());
@@ -262,17 +286,37 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(!early.is_finished(), "the only one of its address");
         assert_eq!(more.iter().filter(|t| t.is_finished()).count(), 1);
+        let newcomer = hall.enter(([10, 0, 0, 9], 1).into());
+        let task = tokio::spawn(std::future::pending::<()>());
+        hall.watch(newcomer, task.abort_handle());
+        tokio::task::yield_now().await;
+        assert!(!task.is_finished(), "has not had the time for a word");
+        task.abort();
         early.abort();
         more.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+
+    #[test]
+    fn a_network_is_one_neighbour() {
+        let of = |ip: &str| network((ip.parse::<IpAddr>().unwrap(), 1).into());
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:2"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
     }
 
     #[tokio::test]
     async fn who_left_early_takes_no_place() {
         let hall = Hall::default();
-        let place = hall.enter([10, 0, 0, 1].into());
+        let place = hall.enter(([10, 0, 0, 1], 1).into());
         hall.leave(place.number);
         hall.watch(place, tokio::spawn(async {}).abort_handle());
+        // Shed, but through already.
+        let late = guest(&hall, [10, 0, 0, 1], true);
+        assert!(hall.shed().is_some());
+        hall.leave(2);
         let waiting = hall.waiting();
         assert!(waiting.places.is_empty() && waiting.gone.is_empty());
+        drop(late);
     }
 }

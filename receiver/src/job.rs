@@ -36,6 +36,8 @@ const WRITE_DEPTH: usize = 16;
 const GOODBYE: Duration = Duration::from_secs(5);
 /// The sender has so long to connect after the bootstrap.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same when this end was told to end, and whoever did that waits.
+const HURRY: Duration = Duration::from_secs(4);
 /// How often the stages' counters go to the sender.
 const STAGES: Duration = Duration::from_millis(250);
 
@@ -112,6 +114,8 @@ pub(crate) struct Receiving {
     /// There may be something to acknowledge.
     pub(crate) acks: Notify,
     session: Mutex<ReceiverSession>,
+    /// What the job takes of a service's limits: as long as anything of the above is there.
+    _lease: Option<Lease>,
 }
 
 impl Receiving {
@@ -196,14 +200,16 @@ pub(crate) async fn session(
     let speaker = tokio::spawn(message::speak(to, dead_after, queue, ToSender::Heartbeat));
     let (hear, mut heard) = mpsc::channel(16);
     let ear = tokio::spawn(listen(from, dead_after, hear));
-    let result = serve(setting, sessions, &mut joined, &say, &mut heard, watch, stop).await;
+    let work = serve(setting, sessions, &mut joined, &say, &mut heard, watch, &mut stop);
+    let result = work.await;
     if let Err(failure) = &result {
         let _ = say.send(ToSender::Fail(failure.clone()));
     }
     drop(say);
-    let _ = timeout(dead_after, speaker).await;
+    let patience = if matches!(&result, Err(failure) if failure.exit == 6) { HURRY } else { PATIENCE };
+    let _ = timeout(dead_after.min(patience), speaker).await;
     // The sender closes first, so that its last word is not lost to a reset.
-    let _ = timeout(GOODBYE, async { while heard.recv().await.is_some() {} }).await;
+    let _ = timeout(patience.min(GOODBYE), async { while heard.recv().await.is_some() {} }).await;
     ear.abort();
     result
 }
@@ -234,12 +240,11 @@ async fn serve(
     let session = setting.session;
     let prepared = tokio::task::spawn_blocking(move || {
         let job = prepare(&mut open, &mut setting)?;
-        Ok((job, open, setting.allowance))
+        Ok((job, open))
     });
     let prepared =
         prepared.await.unwrap_or_else(|e| Err(Failure::new(1, format!("the preflight broke down: {e}"))))?;
-    // What the allowance gives is taken as long as the job goes on.
-    let (job, open, _allowance) = prepared;
+    let (job, open) = prepared;
     let job = Arc::new(job);
     sessions.begin(&session, job.clone());
     watch.begun(&open, &job);
@@ -316,6 +321,7 @@ fn prepare(open: &mut Open, setting: &mut Setting) -> Result<Receiving, Failure>
         readback: open.readback.then(Expected::default),
         acks: Notify::new(),
         session: Mutex::new(ReceiverSession::new(open.epoch, chunk, &sizes)),
+        _lease: setting.allowance.take().map(|a| a.lease),
     })
 }
 

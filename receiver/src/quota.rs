@@ -5,6 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lanes::identity::Fingerprint;
 
+/// Callers with one key that have not said yet what they want.
+const CALLS: u32 = 64;
+
 /// Most of everything, at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -25,6 +28,7 @@ pub struct Limits {
 pub(crate) struct Quota {
     limits: Limits,
     used: Mutex<HashMap<Fingerprint, Used>>,
+    calls: Mutex<HashMap<Fingerprint, u32>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,7 +40,18 @@ struct Used {
 
 impl Quota {
     pub(crate) fn new(limits: Limits) -> Arc<Quota> {
-        Arc::new(Quota { limits, used: Mutex::default() })
+        Arc::new(Quota { limits, used: Mutex::default(), calls: Mutex::default() })
+    }
+
+    /// One caller more that may say what it wants; `None`: too many with this key are at it.
+    pub(crate) fn call(self: &Arc<Self>, peer: Fingerprint) -> Option<Call> {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = calls.entry(peer).or_default();
+        if *own >= CALLS {
+            return None;
+        }
+        *own += 1;
+        Some(Call { quota: self.clone(), peer })
     }
 
     /// One job more.
@@ -47,17 +62,34 @@ impl Quota {
         let (limits, mut used) = (&self.limits, self.used.lock().unwrap_or_else(PoisonError::into_inner));
         let all: u32 = used.values().map(|u| u.jobs).sum();
         if all >= limits.jobs {
-            return Err(format!("busy with {all} jobs, which is all it takes at once: try again later"));
+            let jobs = if all == 1 { "job" } else { "jobs" };
+            return Err(format!("busy with {all} {jobs}, which is all it takes at once: try again later"));
         }
         let own = used.entry(peer).or_default();
         if own.jobs >= limits.jobs_per_peer {
             let jobs = own.jobs;
-            return Err(format!(
-                "{jobs} jobs of this key are running, it may have no more: let one end first"
-            ));
+            let are = if jobs == 1 { "job of this key is" } else { "jobs of this key are" };
+            return Err(format!("{jobs} {are} running, it may have no more: let one end first"));
         }
         own.jobs += 1;
         Ok(Lease { quota: self.clone(), peer, lanes: 0, memory: 0 })
+    }
+}
+
+/// One caller; it counts until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Call {
+    quota: Arc<Quota>,
+    peer: Fingerprint,
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let mut calls = self.quota.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        match calls.get_mut(&self.peer) {
+            Some(own) if *own > 1 => *own -= 1,
+            _ => drop(calls.remove(&self.peer)),
+        }
     }
 }
 
@@ -141,5 +173,11 @@ mod tests {
         other.take(1, 41).unwrap();
         drop((second, other));
         assert!(quota.used.lock().unwrap().is_empty());
+        let mut calls: Vec<_> = (0..CALLS).map(|_| quota.call(peer(1)).unwrap()).collect();
+        assert!(quota.call(peer(1)).is_none() && quota.call(peer(2)).is_some());
+        calls.pop();
+        assert!(quota.call(peer(1)).is_some());
+        drop(calls);
+        assert!(quota.calls.lock().unwrap().is_empty());
     }
 }

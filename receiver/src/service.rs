@@ -25,8 +25,10 @@ use crate::rules::{Book, Rule};
 
 /// A caller has so long to say what it wants.
 const REQUEST: Duration = Duration::from_secs(10);
-/// Callers that wait for an answer.
+/// Callers that wait to be heard.
 const CALLERS: usize = 64;
+/// Jobs have so long to tell their senders of the service's end.
+const GOODBYE: Duration = Duration::from_secs(10);
 /// What a peer may choose as the time after which silence means death: 3 s to an hour.
 const DEAD_AFTER_MS: std::ops::RangeInclusive<u32> = 3_000..=3_600_000;
 
@@ -207,7 +209,9 @@ pub async fn serve(service: Service, stop: impl Future<Output = Failure>) -> Res
         }
     }
     doors.abort_all();
-    while jobs.join_next().await.is_some() {}
+    // A sender that does not listen does not keep the service.
+    let _ = timeout(GOODBYE, async { while jobs.join_next().await.is_some() {} }).await;
+    jobs.shutdown().await;
     Ok(())
 }
 
@@ -217,17 +221,22 @@ impl House {
     }
 
     fn turned_away(&self, from: SocketAddr, e: &Error) {
-        // A probe that opens a port and closes it again is no event.
-        if matches!(e, Error::Closed) {
-            return;
-        }
-        let reason = match e {
-            Error::WrongKey { .. } => "its key is not in the allow file".to_owned(),
-            Error::NotAdmitted { .. } => "it does not belong to a session".to_owned(),
-            Error::NoAnswer { seconds, .. } => format!("its handshake took more than {seconds} s"),
-            Error::NotTls { detail, .. } => format!("it does not speak TLS 1.3 as vmferry does ({detail})"),
-            other => other.to_string(),
-        };
+        self.turn_away(
+            from,
+            match e {
+                Error::WrongKey { .. } => "its key is not in the allow file".to_owned(),
+                Error::NotAdmitted { .. } => "it does not belong to a session".to_owned(),
+                Error::NoAnswer { seconds, .. } => format!("its handshake took more than {seconds} s"),
+                Error::NotTls { detail, .. } => {
+                    format!("it does not speak TLS 1.3 as vmferry does ({detail})")
+                }
+                Error::Crowded { .. } => "too many are waiting to be let in".to_owned(),
+                other => other.to_string(),
+            },
+        );
+    }
+
+    fn turn_away(&self, from: SocketAddr, reason: String) {
         self.totals.turned_away.fetch_add(1, Ordering::Relaxed);
         self.tell(&Event::TurnedAway { from, reason });
     }
@@ -241,16 +250,27 @@ impl House {
         ended: watch::Receiver<Option<Failure>>,
     ) {
         let from = lane.peer();
-        let asked = timeout(REQUEST, message::receive::<Bootstrap>(&mut lane)).await;
-        let request = match asked.unwrap_or(Err(Error::NoAnswer { peer: from, seconds: REQUEST.as_secs() })) {
-            Ok(request) => request,
-            Err(e) => return self.turned_away(from, &e),
-        };
-        // Struck off since its handshake, if there is none.
+        // Struck off, if there is none: it was let in for the job that it has still.
         let Some(rule) = self.book.of(&key) else {
             return self.turned_away(from, &Error::WrongKey { peer: from });
         };
         let peer = rule.holder();
+        let Some(calling) = self.quota.call(key) else {
+            return self.turn_away(from, format!("{peer} asks too often at once"));
+        };
+        let asked = tokio::select! {
+            asked = timeout(REQUEST, message::receive::<Bootstrap>(&mut lane)) => asked,
+            _ = until(ended.clone()) => return,
+        };
+        drop(calling);
+        let request = match asked {
+            Ok(Ok(request)) => request,
+            Ok(Err(e)) => return self.turn_away(from, format!("{peer} made no request: {e}")),
+            Err(_) => {
+                let seconds = REQUEST.as_secs();
+                return self.turn_away(from, format!("{peer} made no request within {seconds} s"));
+            }
+        };
         let (session, setting) = match self.admit(key, rule, &request) {
             Ok(admitted) => admitted,
             Err(failure) => {
