@@ -30,7 +30,8 @@ impl Peer {
     pub(crate) fn gone(&self, e: &Error) -> Failure {
         if e.is_silence() {
             let why = "it is stopped or hangs, or the way to it is cut: run the same command again";
-            return Failure::new(1, format!("the sender fell silent ({e}): {why}"));
+            let who = self.0.as_deref().unwrap_or("the sender");
+            return Failure::new(1, format!("{who} fell silent ({e}): {why}"));
         }
         let next = self.0.as_ref().map_or(String::new(), |host| {
             format!(": check {host} and the way to it, then run the same command again")

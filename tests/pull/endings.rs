@@ -138,7 +138,7 @@ fn a_stopped_sender_is_given_up() {
     let sender = scene.receiver();
     signal(sender, "STOP");
     let reason = attempt.wait().failed(1);
-    says(&reason, &["the sender went away without a reason", "nothing heard for 3 s", "check there"]);
+    says(&reason, &["there fell silent", "nothing heard for 3 s", "run the same command again"]);
     signal(sender, "CONT");
     scene.untouched();
 }
