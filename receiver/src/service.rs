@@ -230,6 +230,7 @@ impl House {
                 Error::NotTls { detail, .. } => {
                     format!("it does not speak TLS 1.3 as vmferry does ({detail})")
                 }
+                Error::Hello { source, .. } => source.to_string(),
                 Error::Crowded { .. } => "too many are waiting to be let in".to_owned(),
                 other => other.to_string(),
             },

@@ -27,6 +27,7 @@ pub fn identity(folder: &Path) -> Identity {
 
 pub fn connect(at: SocketAddr) -> TcpStream {
     let socket = TcpStream::connect(at).unwrap();
+    socket.set_nodelay(true).unwrap();
     socket.set_read_timeout(Some(HANG)).unwrap();
     socket.set_write_timeout(Some(HANG)).unwrap();
     socket
@@ -34,9 +35,16 @@ pub fn connect(at: SocketAddr) -> TcpStream {
 
 /// TLS as a sender with this key speaks it, to whoever answers. Nothing is sent yet.
 pub fn secure(at: SocketAddr, key: &Identity) -> Tls {
-    let config = tls::client(key, Arc::new(|_: &Fingerprint| true)).unwrap();
+    secure_for(at, key, b"vmferry")
+}
+
+/// The same, for another protocol (ALPN).
+pub fn secure_for(at: SocketAddr, key: &Identity, protocol: &[u8]) -> Tls {
+    let ours = tls::client(key, Arc::new(|_: &Fingerprint| true)).unwrap();
+    let mut config = tls::ClientConfig::clone(&ours);
+    config.alpn_protocols = vec![protocol.to_vec()];
     let name = ServerName::IpAddress(at.ip().into());
-    StreamOwned::new(ClientConnection::new(config, name).unwrap(), connect(at))
+    StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), connect(at))
 }
 
 /// Somebody who has come as far as to make a request.
@@ -46,6 +54,15 @@ pub fn caller(at: SocketAddr, key: &Identity) -> Tls {
     stream.flush().unwrap();
     stream.read_exact(&mut [0; HELLO_LEN]).unwrap();
     stream
+}
+
+/// The other end says that it does not want this one. Under TLS 1.3 that is heard after the first
+/// words were said.
+#[track_caller]
+pub fn is_refused(stream: &mut Tls) {
+    let said = stream.write_all(b"vmferry\n").and_then(|()| stream.flush());
+    let heard = said.and_then(|()| stream.read_exact(&mut [0])).unwrap_err();
+    assert!(heard.to_string().contains("fatal alert"), "{heard}");
 }
 
 /// Whether the other end has closed it, or does within the time that nothing takes longer than.

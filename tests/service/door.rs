@@ -12,7 +12,7 @@ use proto::version::{Hello, Role};
 use testbed::images;
 use testbed::net::Host;
 
-use crate::attack::{client_hello, connect, is_closed, secure};
+use crate::attack::{client_hello, connect, identity, is_closed, is_refused, secure, secure_for};
 use crate::house::{House, MIB, Service};
 use crate::scene::{Attempt, hurry, slow_link};
 
@@ -27,7 +27,7 @@ pub fn beside(words: &[&str], most: u64, attack: impl FnOnce(&House, &Service, &
     let link = slow_link();
     let house = House::with(&["honest"]);
     let mut service = house.start_on(&link, words);
-    let image = house.image("disk.img", 80 * MIB);
+    let image = house.image("disk.img", 96 * MIB);
     let mut attempt = Attempt::start(house.send_over(&link, &service, "honest", &["disk.img"]));
     attempt.until_copying();
     let (open, peak) = (service.descriptors(), service.peak());
@@ -83,7 +83,7 @@ fn a_thousand_that_begin_a_handshake() {
 #[test]
 fn slow_handshakes() {
     beside(&[], LITTLE, |house, service, _| {
-        let (at, key) = (service.address(), crate::attack::identity(&house.path("honest")));
+        let (at, key) = (service.address(), identity(&house.path("honest")));
         let hello = client_hello(at, &key);
         let mut slow: Vec<TcpStream> = (0..20).map(|_| connect(at)).collect();
         slow[..10].iter_mut().for_each(|half| half.write_all(&hello[..hello.len() / 2]).unwrap());
@@ -126,18 +126,19 @@ fn a_port_scan() {
         last.write_all(b"last\n").unwrap();
         is_closed(&mut last);
         service.until("turned_away", |_| true);
-        assert_eq!(service.said("turned_away").len(), 1, "{:?}", service.said("turned_away"));
+        let told = service.reasons("turned_away");
+        assert_eq!(told.len(), 1, "{}", told[0]);
     });
 }
 
 #[test]
 fn other_protocols() {
-    beside(&[], LITTLE, |_, service, _| {
+    beside(&[], LITTLE, |house, service, _| {
         let words: [(&[u8], &str); 4] = [
             (b"SSH-2.0-OpenSSH_9.2\r\n", "it does not speak TLS 1.3"),
             (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "it does not speak TLS 1.3"),
             (&[0xff; 4096], "it does not speak TLS 1.3"),
-            (b"vnc, or whatever it may be\n", "does not speak the vmferry protocol"),
+            (b"vnc, or whatever it may be\n", "the peer does not speak the vmferry protocol"),
         ];
         for (number, (said, why)) in words.into_iter().enumerate() {
             let mut socket = connect(service.address());
@@ -147,7 +148,10 @@ fn other_protocols() {
             let told = &service.reasons("turned_away")[number];
             assert!(told.contains(why), "{line}: {told}");
         }
-        for (words, why) in [(&["-tls1_2"][..], "TLS 1.3"), (&["-tls1_3", "-alpn", "http/1.1"], "TLS 1.3")] {
+        for (words, why) in [
+            (&["-tls1_2"][..], "SupportedVersions"),
+            (&["-tls1_3", "-alpn", "http/1.1"], "any known protocol"),
+        ] {
             let before = service.said("turned_away").len();
             let mut openssl = Command::new("openssl");
             openssl.args(["s_client", "-connect", &service.name()]).args(words);
@@ -158,5 +162,9 @@ fn other_protocols() {
             let told = &service.reasons("turned_away")[before];
             assert!(told.contains(why), "{words:?}: {told}");
         }
+        // With a key that is known, and everything else as it should be.
+        let key = identity(&house.path("honest"));
+        is_refused(&mut secure_for(service.address(), &key, b"http/1.1"));
+        service.until_reason("turned_away", &["any known protocol"]);
     });
 }

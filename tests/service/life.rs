@@ -14,7 +14,7 @@ use crate::house::{House, MIB};
 use crate::scene::says;
 use crate::watch::eventually;
 
-const SLOW: [&str; 3] = ["--limit", "8Mb/s", "disk.img"];
+const SLOW: [&str; 3] = ["--limit", "4Mb/s", "disk.img"];
 
 #[test]
 fn the_service_ends_and_comes_back() {

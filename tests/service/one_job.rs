@@ -8,7 +8,7 @@ use lanes::identity::Identity;
 use proto::control::SessionId;
 use proto::join::Secret;
 
-use crate::attack::{client_hello, connect, is_closed, join, secure};
+use crate::attack::{client_hello, connect, is_closed, is_refused, join, secure};
 use crate::house::{MIB, descriptors, peak};
 use crate::scene::{Scene, hurry, slow_link};
 use crate::watch::eventually;
@@ -17,7 +17,7 @@ use crate::watch::eventually;
 /// over a slow link.
 fn beside(most: u64, attack: impl FnOnce(SocketAddr) + Send) {
     let link = slow_link();
-    let scene = Scene::new(80 * MIB);
+    let scene = Scene::new(96 * MIB);
     let at = SocketAddr::new(link.b().address(), 7000);
     let mut attempt = scene.start(&scene.over(&link).args(["--port", "7000", "--log-interval", "0.1"]));
     attempt.until_copying();
@@ -75,11 +75,7 @@ fn scans_strangers_and_other_protocols() {
                     socket.write_all(b"vmferry\nand nothing that makes sense").unwrap();
                     is_closed(&mut socket);
                 }
-                _ => {
-                    let mut stream = secure(at, &stranger);
-                    let _ = stream.write_all(b"vmferry\n").and_then(|()| stream.flush());
-                    is_closed(&mut stream);
-                }
+                _ => is_refused(&mut secure(at, &stranger)),
             }
         }
         // A join in the clear, where TLS was agreed upon, of a session that is not there.
