@@ -128,8 +128,15 @@ impl Keys {
     /// As [`Keys::rules`], and a folder that cannot be written.
     pub fn allow(&self, rule: &Rule) -> Result<(), Failure> {
         self.rules()?;
+        let line = rule.to_string();
+        // What cannot be read back would lock everybody out.
+        if line.contains(char::is_control) || !matches!(Rule::parse(&line), Ok(Some(same)) if same == *rule) {
+            let reason =
+                format!("{line:?} cannot be a line of {}: use plain names", self.allow_file().display());
+            return Err(Failure::new(exit::USAGE, reason));
+        }
         let is_it = |line: &str| matches!(Rule::parse(line), Ok(Some(other)) if other.key == rule.key);
-        self.change("allow", is_it, Some(rule.to_string())).map(drop)
+        self.change("allow", is_it, Some(line)).map(drop)
     }
 
     /// Takes a key out of the allow file; whether it was in it.
@@ -267,6 +274,10 @@ mod tests {
         assert_eq!(keys.lines("allow").unwrap(), want);
         assert!(keys.forbid(&key(1)).unwrap() && !keys.forbid(&key(1)).unwrap());
         assert_eq!(keys.rules().unwrap().len(), 2);
+        for name in ["a\nb", "a\u{1b}[2J"] {
+            let rule = Rule { name: Some(name.into()), ..Rule::new(key(4)) };
+            assert!(keys.allow(&rule).unwrap_err().reason.contains("cannot be a line"));
+        }
         fs::write(keys.allow_file(), "nonsense\n").unwrap();
         assert!(keys.allow(&Rule::new(key(1))).unwrap_err().reason.contains("line 1"));
         assert_eq!(keys.lines("allow").unwrap(), "nonsense\n");

@@ -159,15 +159,20 @@ fn now() -> f64 {
 
 fn object(level: Level, event: &str, fields: &[(&str, String)]) -> String {
     let mut map = Map::new();
-    map.insert("time".into(), (now() * 1000.0).round().into());
+    map.insert("time".into(), ((now() * 1000.0).round() / 1000.0).into());
     map.insert("level".into(), level.as_str().into());
     map.insert("event".into(), event.into());
     for (name, value) in fields {
-        let number =
-            value.parse::<u64>().map(Value::from).or_else(|_| value.parse::<bool>().map(Value::from));
-        // A host may be called 7.
-        let number = number.ok().filter(|_| !matches!(*name, "peer" | "path" | "session" | "reason"));
-        map.insert((*name).into(), number.unwrap_or_else(|| value.as_str().into()));
+        let text = || Value::from(value.as_str());
+        let value = match *name {
+            "images" | "bytes" | "received_bytes" | "exit" | "allowed" | "others_not_logged" => {
+                value.parse::<u64>().map_or_else(|_| text(), Value::from)
+            }
+            "seconds" => value.parse::<f64>().map_or_else(|_| text(), Value::from),
+            "dry_run" => value.parse::<bool>().map_or_else(|_| text(), Value::from),
+            _ => text(),
+        };
+        map.insert((*name).into(), value);
     }
     Value::Object(map).to_string()
 }
@@ -189,7 +194,12 @@ mod tests {
         assert_eq!(quoted("x\nevent=done"), r#""x\nevent=done""#);
         assert_eq!(quoted("x\u{1b}[2J"), r#""x\u{1b}[2J""#);
         assert_eq!(quoted(""), r#""""#);
-        let line = object(Level::Info, "asked", &[("peer", "7".into()), ("bytes", "7".into())]);
+        let line = object(
+            Level::Info,
+            "asked",
+            &[("peer", "7".into()), ("bytes", "7".into()), ("seconds", "0.250".into())],
+        );
+        assert!(line.contains(r#""seconds":0.25"#), "{line}");
         assert!(line.contains(r#""bytes":7"#) && line.contains(r#""peer":"7""#), "{line}");
     }
 

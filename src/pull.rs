@@ -122,6 +122,7 @@ async fn drive(
     args: &Send,
     report: &Report,
 ) -> Result<Summary, Failure> {
+    stop::not_at_file_limit();
     let dead_after = Duration::from_millis(errand.dead_after_ms.into());
     let host = &args.to.host;
     let mut line = Line { shell: Some(shell), args };

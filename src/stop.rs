@@ -5,6 +5,15 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit;
 
+/// From now on a file that grows over the limit of this process (RLIMIT_FSIZE) is an error like
+/// others, EFBIG, and not the end of the process: handlers take that from SIGXFSZ (setrlimit(2)).
+pub fn not_at_file_limit() {
+    /// SIGXFSZ on x86 and ARM (signal(7)).
+    const FILE_LIMIT: i32 = 25;
+    // Without a handler the signal does what it always does.
+    let _ = signal(SignalKind::from_raw(FILE_LIMIT));
+}
+
 /// Ready at Ctrl-C, SIGTERM, or when the terminal goes away, with the sentence to end with. With
 /// `hang_up` false the last is ignored: a receiver outlives its remote shell.
 pub async fn requested(sentence: &'static str, hang_up: bool) -> Failure {

@@ -283,3 +283,35 @@ fn a_dry_run_finds_out_that_nothing_can_be_written() {
         says(&reason, &["there: cannot write into folder", "Read-only file system"]);
     }
 }
+
+/// A limit on file sizes killed the receiver, which left its part file and told no reason.
+#[test]
+fn a_limit_on_file_sizes_is_an_error_like_others() {
+    let scene = Scene::new(4 << 20);
+    let peer = format!("prlimit --fsize=1000000 {}", scene.peer());
+    let reason = scene.send(&scene.local().remote_path(peer)).failed(3);
+    says(&reason, &["File too large"]);
+    scene.untouched();
+}
+
+/// `vmferry allow` alone shows the file, as its help says.
+#[test]
+fn allow_alone_shows_who_may_send() {
+    let config = ferry::folder();
+    let key = format!("SHA256:{}", "5d".repeat(32));
+    let allow = |words: &[&str]| {
+        let mut command = Command::new(ferry::vmferry());
+        command.arg("allow").args(words).arg("--config").arg(config.path());
+        ferry::Sent::of(command.output().unwrap())
+    };
+    assert_eq!(allow(&[&key, "--name", "host1", "--overwrite"]).exit, 0);
+    let shown = allow(&[]);
+    assert_eq!((shown.exit, shown.stdout), (0, format!("{key} name=host1 overwrite\n")));
+    // What could not be read back locked everybody out at the next start.
+    let refused = allow(&[&key, "--name", "a\nb"]);
+    assert_eq!(refused.exit, 2);
+    says(&refused.stderr, &["cannot be a line of"]);
+    assert_eq!(allow(&["--list"]).stdout, format!("{key} name=host1 overwrite\n"));
+    assert_eq!(allow(&[&key, "--remove"]).exit, 0);
+    assert_eq!(allow(&[]).stdout, "");
+}

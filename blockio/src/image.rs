@@ -313,6 +313,16 @@ impl Image {
         })
     }
 
+    /// Whether it is a block device that takes no writes, though it lets itself be opened for them.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        let found = self.stat().ok().filter(|_| self.sectors().is_some());
+        let found = found.and_then(|stat| crate::in_use::Device::of(stat.st_rdev));
+        found.is_some_and(|device| {
+            std::fs::read_to_string(device.folder.join("ro")).is_ok_and(|ro| ro.trim() == "1")
+        })
+    }
+
     /// Flushes the file, so that the extent map is true: file systems call data that are not on
     /// the disk yet a hole.
     ///

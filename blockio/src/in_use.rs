@@ -63,23 +63,24 @@ pub(crate) fn claimed(number: u64) -> Vec<String> {
     users
 }
 
-struct Device {
-    number: u64,
-    folder: PathBuf,
+/// A block device, and what sysfs says of it.
+pub(crate) struct Device {
+    pub(crate) number: u64,
+    pub(crate) folder: PathBuf,
     /// Its name, when it is another one than was asked for.
     other: Option<String>,
 }
 
 impl Device {
     /// Finds its folder in `/sys`.
-    fn of(number: u64) -> Option<Device> {
+    pub(crate) fn of(number: u64) -> Option<Device> {
         let (major, minor) = (libc::major(number), libc::minor(number));
         let folder = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
         Some(Device { number, folder, other: None })
     }
 
     /// The one that has this folder, when it is a block device's.
-    fn at(folder: PathBuf) -> Option<Device> {
+    pub(crate) fn at(folder: PathBuf) -> Option<Device> {
         let text = fs::read_to_string(folder.join("dev")).ok()?;
         let number = device_number(text.trim())?;
         let other = folder.file_name()?.to_str()?.to_owned();
@@ -88,6 +89,11 @@ impl Device {
 
     fn is_partition(&self) -> bool {
         self.folder.join("partition").exists()
+    }
+
+    /// The one that it is a partition of.
+    pub(crate) fn whole(&self) -> Option<Device> {
+        self.is_partition().then(|| Device::at(self.folder.parent()?.to_owned())).flatten()
     }
 
     /// A phrase about it, with the device's name when it is another one.
@@ -106,7 +112,7 @@ fn overlapping(number: u64) -> Vec<Device> {
     };
     let mut related = Vec::new();
     if device.is_partition() {
-        related.extend(device.folder.parent().and_then(|parent| Device::at(parent.to_owned())));
+        related.extend(device.whole());
     } else if let Ok(inside) = fs::read_dir(&device.folder) {
         let folders = inside.flatten().map(|entry| entry.path());
         related.extend(folders.filter(|f| f.join("partition").exists()).filter_map(Device::at));

@@ -45,6 +45,7 @@ mod plain;
 mod pool;
 mod queue;
 mod slab;
+mod storage;
 mod uring;
 mod zero;
 
@@ -54,6 +55,7 @@ pub use error::Error;
 pub use image::{Identity, Image};
 pub use pool::{Buffer, Pool};
 pub use queue::Stall;
+pub use storage::Storage;
 
 /// The least alignment, in bytes, of offsets, lengths and memory for direct I/O.
 ///

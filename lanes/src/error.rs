@@ -58,6 +58,12 @@ pub enum Error {
         /// Where from.
         peer: SocketAddr,
     },
+    /// The other side does not believe our key.
+    #[error("{peer} does not trust this side's key")]
+    Untrusted {
+        /// Where.
+        peer: SocketAddr,
+    },
     /// A frame whose tag does not fit: on plain TCP.
     #[error(
         "data from {peer} was changed, repeated or made up on the way; nothing of it was used: use --transport tls where others have access to the network"

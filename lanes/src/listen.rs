@@ -7,7 +7,7 @@ use std::time::Duration;
 use proto::control::{CONTROL, SessionId, Transport};
 use proto::join::{self, REQUEST_LEN, Request, Secret, Transcript};
 use proto::version::{HELLO_LEN, Hello, HelloError, MAGIC, Role};
-use rustls::ServerConfig;
+use rustls::{AlertDescription, ServerConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -106,6 +106,7 @@ impl Doorkeeper {
         let tls = TlsAcceptor::from(self.config.clone()).accept(buffered(socket)).await;
         let tls = tls.map_err(|e| match e.get_ref().and_then(|i| i.downcast_ref::<rustls::Error>()) {
             Some(inner) if is_wrong_key(inner) => Error::WrongKey { peer },
+            Some(rustls::Error::AlertReceived(AlertDescription::AccessDenied)) => Error::Untrusted { peer },
             _ => Error::NotTls { peer, detail: e.to_string() },
         })?;
         Ok(Connection::Tls(Box::new(tls.into())))

@@ -315,7 +315,7 @@ pub fn decode<M: Message>(payload: &[u8]) -> Result<M, ControlError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::SourceIdentity;
+    use crate::manifest::{SourceIdentity, Storage};
     use proptest::prelude::*;
 
     fn round_trip<M: Message + PartialEq + std::fmt::Debug>(m: M) -> Vec<u8> {
@@ -340,6 +340,7 @@ mod tests {
             gid: 2,
             xattrs: vec![("user.x".into(), vec![3])],
             identity: SourceIdentity { dev: 4, ino: 5, mtime_ns: -1, ctime_ns: 6 },
+            storage: Storage::new(&["a".into()], &[]),
         };
         let file = ImageEntry { sector: None, ..entry.clone() };
         let open = Open {

@@ -10,6 +10,9 @@ pub const IMAGES_MAX: usize = 1024;
 /// XATTR_SIZE_MAX, xattr(7)).
 pub const XATTRS_MAX: usize = 64 << 10;
 
+/// Names of one piece of storage at most; a RAID of LVM volumes on partitions has a dozen.
+const STORAGE_MAX: usize = 64;
+
 /// One image as the sender found it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ImageEntry {
@@ -33,6 +36,37 @@ pub struct ImageEntry {
     pub xattrs: Vec<(String, Vec<u8>)>,
     /// What tells this source from another one, or from itself after a change.
     pub identity: SourceIdentity,
+    /// What it is on the source host, for a destination that is the same host.
+    pub storage: Storage,
+}
+
+/// Names of a piece of storage, hashed: they compare, and tell nothing else about the host.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Storage {
+    /// The image itself.
+    is: Vec<[u8; 16]>,
+    /// What it lies on.
+    on: Vec<[u8; 16]>,
+}
+
+impl Storage {
+    /// Of names that are the same wherever the same thing is meant, and nowhere else.
+    pub fn new(is: &[String], on: &[String]) -> Storage {
+        let hash = |name: &String| {
+            let mut out = [0; 16];
+            out.copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..16]);
+            out
+        };
+        let hashes = |names: &[String]| names.iter().take(STORAGE_MAX).map(hash).collect();
+        Storage { is: hashes(is), on: hashes(on) }
+    }
+
+    /// Whether writing one writes the other. Two that only lie on the same thing, like two partitions
+    /// of a disk, do not.
+    pub fn overlaps(&self, other: &Storage) -> bool {
+        let within = |a: &Storage, b: &Storage| a.is.iter().any(|x| b.is.contains(x) || b.on.contains(x));
+        within(self, other) || within(other, self)
+    }
 }
 
 /// Tells whether a source is still the one that an earlier attempt read.
@@ -65,6 +99,9 @@ pub fn check(images: &[ImageEntry]) -> Result<(), String> {
         let known = |n: &str| n.starts_with("user.") || n.starts_with("system.posix_acl_");
         if attrs > XATTRS_MAX || !image.xattrs.iter().all(|(n, _)| known(n)) {
             return Err(format!("image '{}' has extended attributes that are not carried", image.name));
+        }
+        if image.storage.is.len().max(image.storage.on.len()) > STORAGE_MAX {
+            return Err(format!("image '{}' lies on impossibly many devices", image.name));
         }
         if images[..i].iter().any(|other| other.name == image.name) {
             return Err(format!("two images are named '{}': send them in two jobs", image.name));
@@ -106,6 +143,7 @@ mod tests {
             gid: 0,
             xattrs: vec![],
             identity: SourceIdentity { dev: 1, ino: 2, mtime_ns: 3, ctime_ns: 4 },
+            storage: Storage::default(),
         }
     }
 
@@ -130,5 +168,29 @@ mod tests {
         assert!(check(&[label]).is_err());
         let fat = ImageEntry { xattrs: vec![("user.x".into(), vec![0; XATTRS_MAX])], ..entry("a") };
         assert!(check(&[fat]).is_err());
+    }
+
+    #[test]
+    fn what_lies_on_what() {
+        let storage = |is: &[&str], on: &[&str]| {
+            let names = |n: &[&str]| n.iter().map(ToString::to_string).collect::<Vec<_>>();
+            Storage::new(&names(is), &names(on))
+        };
+        let (disk, file) = (storage(&["loop0", "f"], &[]), storage(&["f"], &[]));
+        let (one, two) = (storage(&["p1"], &["loop0", "f"]), storage(&["p2"], &["loop0", "f"]));
+        for (a, b) in [
+            (&disk, &one),
+            (&disk, &file),
+            (&file, &one),
+            (&one, &one),
+            (&disk, &storage(&["loop1", "f"], &[])),
+        ] {
+            assert!(a.overlaps(b) && b.overlaps(a), "{a:?} {b:?}");
+        }
+        for (a, b) in
+            [(&one, &two), (&disk, &storage(&["loop1", "g"], &[])), (&storage(&[], &[]), &storage(&[], &[]))]
+        {
+            assert!(!a.overlaps(b) && !b.overlaps(a), "{a:?} {b:?}");
+        }
     }
 }

@@ -66,6 +66,17 @@ pub(crate) fn claim(path: &Path, entry: &ImageEntry, force: bool, direct: bool) 
     if leftover::is_source_device(&identity, entry) {
         return refuse(format!("{shown} is the source itself: give another destination"));
     }
+    if leftover::is_on_a_source(&image, std::slice::from_ref(entry)).is_some() {
+        return refuse(format!(
+            "{shown} and the source {} are the same storage under two names, or one lies on the other: give another destination",
+            entry.name
+        ));
+    }
+    if image.is_read_only() {
+        return refuse(format!(
+            "{shown} is read-only on the destination: blockdev --setrw {shown}, or give another one"
+        ));
+    }
     let mut notices: Vec<String> = Vec::new();
     notices.extend(sector_notice(entry, image.sectors().map(|s| s.logical), path));
     if have > size {

@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 
 use blockio::{Identity, Image};
 use proto::control::Failure;
-use proto::manifest::ImageEntry;
+use proto::manifest::{ImageEntry, Storage};
 use rustix::fs::{self, AtFlags, FileType, FlockOperation, Stat, XattrFlags};
 use rustix::io::Errno;
 
@@ -71,6 +71,14 @@ pub(crate) fn is_source_device(device: &Identity, image: &ImageEntry) -> bool {
     let source = &image.identity;
     image.sector.is_some()
         && (device.ino, device.size, device.mtime_ns) == (source.ino, image.size, source.mtime_ns)
+}
+
+/// Whether writing this image would write one of the job's sources: on one host, a disk has many
+/// names.
+pub(crate) fn is_on_a_source<'a>(image: &Image, images: &'a [ImageEntry]) -> Option<&'a ImageEntry> {
+    let storage = image.storage();
+    let ours = Storage::new(&storage.is, &storage.on);
+    images.iter().find(|source| source.storage.overlaps(&ours))
 }
 
 /// Looks at what stands where the part file will be made; with `clear`, removes it. Says whether

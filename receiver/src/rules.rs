@@ -61,6 +61,9 @@ impl Rule {
         let Some((key, words)) = words.split_first() else { return Ok(None) };
         let mut rule = Rule::new(key.parse()?);
         for word in words {
+            if word.contains(char::is_control) {
+                return Err(format!("{word:?} has a control character"));
+            }
             let (what, value) = word.split_once('=').map_or((word.as_str(), None), |(w, v)| (w, Some(v)));
             match (what, value) {
                 ("name", Some(name)) if !name.is_empty() => rule.name = Some(name.to_owned()),
@@ -104,13 +107,13 @@ pub fn below(folder: &Path) -> Result<PathBuf, String> {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Only a NUL cannot be quoted, and no argument or file name has one.
-        let quoted = |text: String| shlex::try_quote(&text).map(|q| q.into_owned()).unwrap_or_default();
+        let quoted = |text: &str| shlex::try_quote(text).map(|q| q.into_owned()).unwrap_or_default();
         write!(f, "{}", self.key)?;
         if let Some(name) = &self.name {
-            write!(f, " {}", quoted(format!("name={name}")))?;
+            write!(f, " name={}", quoted(name))?;
         }
         if !self.into.as_os_str().is_empty() {
-            write!(f, " {}", quoted(format!("into={}", self.into.display())))?;
+            write!(f, " into={}", quoted(&self.into.to_string_lossy()))?;
         }
         if let Some(bytes) = self.max_bytes {
             write!(f, " max-bytes={bytes}")?;
@@ -119,7 +122,7 @@ impl fmt::Display for Rule {
             write!(f, " overwrite")?;
         }
         for device in &self.devices {
-            write!(f, " {}", quoted(format!("device={}", device.display())))?;
+            write!(f, " device={}", quoted(&device.to_string_lossy()))?;
         }
         if self.keep_owner {
             write!(f, " keep-owner")?;
@@ -218,6 +221,7 @@ mod tests {
             (format!("{KEY} max-bytes=lots"), "is not a size"),
             (format!("{KEY} device=sdb"), "is not known"),
             (format!("{KEY} name='x"), "quote"),
+            (format!("{KEY} name='x\ty'"), "control character"),
             ("\nSHA256:12".into(), "line 2: 'SHA256:12' is not a key"),
             (format!("{KEY}\n{KEY}"), "line 2: this key has a line already"),
         ] {

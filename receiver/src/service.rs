@@ -225,6 +225,9 @@ impl House {
             from,
             match e {
                 Error::WrongKey { .. } => "its key is not in the allow file".to_owned(),
+                Error::Untrusted { .. } => {
+                    "it does not trust this service's key ('vmferry trust' there, if it is right)".to_owned()
+                }
                 Error::NotAdmitted { .. } => "it does not belong to a session".to_owned(),
                 Error::NoAnswer { seconds, .. } => format!("its handshake took more than {seconds} s"),
                 Error::NotTls { detail, .. } => {

@@ -157,6 +157,13 @@ fn files(open: &Open, into: Folder, may_replace: bool) -> Result<Vec<Target>, Fa
         let (folder, folder_path, owner) = (folder.clone(), folder_path.clone(), owner.clone());
         let mut target = Target { folder, folder_path, name, replaces: false, owner };
         target.replaces = standing(&target, &open.images, open.force, may_replace)?;
+        // A name in /dev that is no device is a mistyped one; /dev/shm alone is a place for files.
+        if target.folder_path.starts_with("/dev") && !target.folder_path.starts_with("/dev/shm") {
+            return refuse(format!(
+                "{} is no block device on the destination, and a file there would lie in memory: check the name",
+                target.path().display()
+            ));
+        }
         leftover::check(&target, &open.images, false)?;
         targets.push(target);
     }
@@ -214,6 +221,12 @@ fn standing(target: &Target, images: &[ImageEntry], force: bool, may_replace: bo
         ));
     }
     let standing = Image::open_at(fd(target), OsStr::from_bytes(target.name.as_bytes()), &path, false);
+    if let Ok(image) = &standing
+        && let Some(source) = leftover::is_on_a_source(image, images)
+    {
+        let name = &source.name;
+        return refuse(format!("the source {name} lies on {shown}: give another destination"));
+    }
     match standing.and_then(|i| i.users()) {
         Ok(users) if users.is_empty() => Ok(true),
         Ok(users) => refuse(format!(
@@ -264,6 +277,7 @@ pub(crate) mod tests {
             gid: 0,
             xattrs: vec![],
             identity: SourceIdentity { dev: 0, ino: 0, mtime_ns: 0, ctime_ns: 0 },
+            storage: Default::default(),
         };
         Open {
             job: [0; 16],

@@ -79,6 +79,7 @@ mod tests {
             gid: 0,
             xattrs: vec![],
             identity: SourceIdentity { dev: 0, ino: 0, mtime_ns: 0, ctime_ns: 0 },
+            storage: Default::default(),
         };
         let asked = Open {
             job: [0; 16],

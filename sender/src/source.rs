@@ -4,7 +4,7 @@ use std::path::Path;
 
 use blockio::Image;
 use proto::control::Failure;
-use proto::manifest::{ImageEntry, SourceIdentity, XATTRS_MAX, check_name};
+use proto::manifest::{ImageEntry, SourceIdentity, Storage, XATTRS_MAX, check_name};
 
 /// One source image, opened.
 #[derive(Clone, Debug)]
@@ -56,6 +56,7 @@ impl Source {
         image.sync_before_map().map_err(refused)?;
         notices.extend(image.take_notices());
         let identity = image.identity().map_err(refused)?;
+        let storage = image.storage();
         let entry = ImageEntry {
             name: name.to_owned(),
             size: image.size(),
@@ -72,6 +73,7 @@ impl Source {
                 mtime_ns: identity.mtime_ns,
                 ctime_ns: identity.ctime_ns,
             },
+            storage: Storage::new(&storage.is, &storage.on),
         };
         Ok(Source { image, entry, notices })
     }

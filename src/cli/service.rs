@@ -66,32 +66,32 @@ pub struct Key {
 pub struct Allow {
     /// Who: what 'vmferry key' prints for the sending user; what is said of it replaces what was said
     /// before
-    #[arg(value_name = "KEY", required_unless_present = "list")]
+    #[arg(value_name = "KEY")]
     pub key: Option<Fingerprint>,
     /// Show who may send
     #[arg(long, conflicts_with_all = ["key", "remove"])]
     pub list: bool,
     /// No longer
-    #[arg(long, conflicts_with_all = ["name", "into", "max_bytes", "overwrite", "device", "keep_owner"])]
+    #[arg(long, requires = "key", conflicts_with_all = ["name", "into", "max_bytes", "overwrite", "device", "keep_owner"])]
     pub remove: bool,
     /// What logs call it
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, requires = "key", value_name = "NAME")]
     pub name: Option<String>,
     /// Folder that its images stay below, relative to the one that the service writes into [default:
     /// that one]
-    #[arg(long, value_name = "FOLDER", value_parser = below)]
+    #[arg(long, requires = "key", value_name = "FOLDER", value_parser = below)]
     pub into: Option<PathBuf>,
     /// Size that the images of one job may have together
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, requires = "key", value_name = "SIZE", value_parser = parse_size)]
     pub max_bytes: Option<u64>,
     /// It may replace files
-    #[arg(long)]
+    #[arg(long, requires = "key")]
     pub overwrite: bool,
     /// Block device that it may overwrite, named as it will name it; several are possible
-    #[arg(long, value_name = "PATH", value_parser = absolute)]
+    #[arg(long, requires = "key", value_name = "PATH", value_parser = absolute)]
     pub device: Vec<PathBuf>,
     /// Images keep the owner that they have at the source (the service must be root)
-    #[arg(long)]
+    #[arg(long, requires = "key")]
     pub keep_owner: bool,
     /// Folder of keys [default: /etc/vmferry as root, else ~/.config/vmferry]
     #[arg(long, value_name = "DIR")]

@@ -37,7 +37,11 @@ pub fn run() -> ExitCode {
         Ok(runtime) => runtime,
         Err(_) => return ExitCode::from(exit::FAILED),
     };
-    match runtime.block_on(receiver::run(config, stop::requested(INTERRUPTED, false))) {
+    let job = async {
+        stop::not_at_file_limit();
+        receiver::run(config, stop::requested(INTERRUPTED, false)).await
+    };
+    match runtime.block_on(job) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => ExitCode::from(failure.exit),
     }

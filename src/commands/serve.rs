@@ -10,7 +10,7 @@ use lanes::tune;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use proto::control::Failure;
 use receiver::Limits;
-use receiver::rules::Book;
+use receiver::rules::{Book, Rules};
 use receiver::service::{self, Event, Service, Totals};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -61,11 +61,7 @@ fn serve(args: &Receive, into: &Path) -> Result<(), Failure> {
             ("allowed", rules.len().to_string()),
         ],
     );
-    if rules.is_empty() {
-        let reason =
-            format!("nobody may send: {} has no key; see 'vmferry allow'", keys.allow_file().display());
-        log.line(Level::Warning, "nobody", &[("reason", reason)]);
-    }
+    warn_of_nobody(&rules, &keys, &log);
     let book = Arc::new(Book::new(rules));
     let totals = Arc::new(Totals::default());
     let service = Service {
@@ -90,6 +86,7 @@ fn serve(args: &Receive, into: &Path) -> Result<(), Failure> {
     let broke = |e: std::io::Error| Failure::new(exit::FAILED, format!("cannot start: {e}"));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(broke)?;
     let result = runtime.block_on(async {
+        stop::not_at_file_limit();
         if let Some(file) = args.metrics.clone() {
             // Found out now, not when a monitor misses it.
             metrics::write(&file, &totals)
@@ -113,6 +110,14 @@ fn serve(args: &Receive, into: &Path) -> Result<(), Failure> {
     }
     log.line(Level::Info, "stopped", &[]);
     result
+}
+
+fn warn_of_nobody(rules: &Rules, keys: &Keys, log: &Log) {
+    if rules.is_empty() {
+        let reason =
+            format!("nobody may send: {} has no key; see 'vmferry allow'", keys.allow_file().display());
+        log.line(Level::Warning, "nobody", &[("reason", reason)]);
+    }
 }
 
 fn folder(into: &Path) -> Result<PathBuf, Failure> {
@@ -178,6 +183,7 @@ async fn reload_on(mut hang_up: tokio::signal::unix::Signal, keys: Keys, book: A
         match keys.rules() {
             Ok(rules) => {
                 log.line(Level::Info, "reloaded", &[("allowed", rules.len().to_string())]);
+                warn_of_nobody(&rules, &keys, &log);
                 book.replace(rules);
             }
             Err(failure) => {

@@ -75,6 +75,68 @@ fn f4_the_source_itself_is_no_destination() {
     is_old(&disk);
 }
 
+/// One disk under several names, on one host: whatever is written through one is written to the other.
+#[test]
+fn f4_a_source_is_not_written_over_through_another_name() {
+    let folder = folder();
+    let disk = old_disk(folder.path(), 4 * MIB, 512);
+    let (part, _end) = crate::taken::part(&disk, "1", "2048", "2048");
+    let backing = disk.backing().to_str().unwrap();
+    let again = crate::taken::run("losetup", &["-o", "1048576", "-f", "--show", backing]);
+    let _again = crate::taken::until(["losetup", "-d", again.trim()]);
+    let node = folder.path().join("node");
+    let number = crate::taken::run("stat", &["-c", "0x%t 0x%T", disk.device().to_str().unwrap()]);
+    let (major, minor) = number.trim().split_once(' ').unwrap();
+    crate::taken::run("mknod", &[node.to_str().unwrap(), "b", major, minor]);
+    let before = images::b3(disk.backing()).unwrap();
+    for (from, to) in [
+        (part.as_path(), disk.device()),
+        (disk.backing(), disk.device()),
+        (Path::new(again.trim()), disk.device()),
+        (node.as_path(), disk.device()),
+        (disk.device(), node.as_path()),
+    ] {
+        for more in [&["--force"][..], &["--force", "--dry-run"]] {
+            let reason = send(from, to, more).failed(3);
+            says(&reason, &[to.to_str().unwrap(), "another destination"]);
+        }
+        assert_eq!(images::b3(disk.backing()).unwrap(), before, "{from:?} to {to:?}");
+    }
+    // Neighbours on one disk are two.
+    let (neighbour, _end) = crate::taken::part(&disk, "2", "4096", "2048");
+    send(&part, &neighbour, &["--force"]).done();
+    images::equal(&part, &neighbour).unwrap();
+}
+
+#[test]
+fn a_read_only_device_is_found_before_the_first_byte() {
+    let folder = folder();
+    let image = image(folder.path(), MIB);
+    let disk = old_disk(folder.path(), MIB, 512);
+    let device = disk.device().to_str().unwrap();
+    // The next one that uses the loop device finds it as it was.
+    let _end = crate::taken::until(["blockdev", "--setrw", device]);
+    crate::taken::run("blockdev", &["--setro", device]);
+    for more in [&["--force"][..], &["--force", "--dry-run"]] {
+        let reason = send(&image, disk.device(), more).failed(3);
+        says(&reason, &[device, "read-only"]);
+    }
+    is_old(&disk);
+}
+
+/// A device's name with a mistake in it is not the name of a file in memory.
+#[test]
+fn a_mistyped_device_is_no_file() {
+    let folder = folder();
+    let image = image(folder.path(), MIB);
+    for to in ["/dev/vmferry-no-such-device", "/dev/"] {
+        for more in [&[][..], &["--force"], &["--dry-run"]] {
+            says(&send(&image, Path::new(to), more).failed(3), &["is no block device", "check the name"]);
+        }
+    }
+    assert!(!Path::new("/dev/vmferry-no-such-device").exists() && !Path::new("/dev/disk.img").exists());
+}
+
 #[test]
 fn a8_a_mounted_source_is_torn() {
     let (folder, place) = (folder(), folder());

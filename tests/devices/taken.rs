@@ -22,7 +22,7 @@ pub fn run(program: &str, words: &[&str]) -> String {
 }
 
 /// A state of the system that ends with the test.
-struct Until(Vec<String>);
+pub struct Until(Vec<String>);
 
 impl Drop for Until {
     fn drop(&mut self) {
@@ -31,7 +31,7 @@ impl Drop for Until {
     }
 }
 
-fn until<const N: usize>(words: [&str; N]) -> Until {
+pub fn until<const N: usize>(words: [&str; N]) -> Until {
     Until(words.map(str::to_owned).to_vec())
 }
 
@@ -66,9 +66,14 @@ fn a_mounted_device() {
 
 /// A partition that the kernel was told of, 7 MiB from the first MiB on.
 fn partition(disk: &LoopDisk) -> (PathBuf, Until) {
-    run("addpart", &[text(disk.device()), "1", "2048", "14336"]);
-    let end = until(["delpart", text(disk.device()), "1"]);
-    (PathBuf::from(format!("{}p1", text(disk.device()))), end)
+    part(disk, "1", "2048", "14336")
+}
+
+/// Partition `number` from sector `start` on, with so many sectors of 512 bytes.
+pub fn part(disk: &LoopDisk, number: &str, start: &str, sectors: &str) -> (PathBuf, Until) {
+    run("addpart", &[text(disk.device()), number, start, sectors]);
+    let end = until(["delpart", text(disk.device()), number]);
+    (PathBuf::from(format!("{}p{number}", text(disk.device()))), end)
 }
 
 #[test]

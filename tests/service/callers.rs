@@ -110,6 +110,7 @@ pub fn job(lanes: u32) -> ToReceiver {
         gid: 0,
         xattrs: vec![],
         identity: SourceIdentity { dev: 1, ino: 2, mtime_ns: 3, ctime_ns: 4 },
+        storage: Default::default(),
     };
     ToReceiver::Open(Open {
         job: [0; 16],
