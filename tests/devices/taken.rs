@@ -71,6 +71,8 @@ fn partition(disk: &LoopDisk) -> (PathBuf, Until) {
 
 /// Partition `number` from sector `start` on, with so many sectors of 512 bytes.
 pub fn part(disk: &LoopDisk, number: &str, start: &str, sectors: &str) -> (PathBuf, Until) {
+    // Partitions outlive the loop device's file: one of a run that was killed may be there still.
+    let _ = Command::new("delpart").args([text(disk.device()), number]).stderr(Stdio::null()).status();
     run("addpart", &[text(disk.device()), number, start, sectors]);
     let end = until(["delpart", text(disk.device()), number]);
     (PathBuf::from(format!("{}p{number}", text(disk.device()))), end)
