@@ -65,39 +65,14 @@ impl Terms {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::manifest::{ImageEntry, SourceIdentity};
 
     #[test]
     fn a_job_is_what_was_asked_for_or_none() {
-        let entry = ImageEntry {
-            name: "a".into(),
-            size: 1,
-            sector: None,
-            allocated: 1,
-            mode: 0o600,
-            uid: 0,
-            gid: 0,
-            xattrs: vec![],
-            identity: SourceIdentity { dev: 0, ino: 0, mtime_ns: 0, ctime_ns: 0 },
-            storage: Default::default(),
-        };
-        let asked = Open {
-            job: [0; 16],
-            epoch: 1,
-            chunk: 1 << 20,
-            lanes: 4,
-            path: "/images/".into(),
-            force: false,
-            dry_run: false,
-            sync_window: None,
-            readback: false,
-            chown: None,
-            images: vec![entry.clone()],
-        };
+        let asked = crate::target::tests::open("/images/".as_ref(), &["a"], false);
         let terms = Terms {
             names: vec!["a".into()],
             path: "/images/".into(),
-            lanes: 4,
+            lanes: 1,
             chunk: 1 << 20,
             force: false,
             dry_run: false,
@@ -112,7 +87,7 @@ mod tests {
             terms.hold(&open).unwrap_err().reason
         };
         assert!(other(&|o| o.images[0].name = "authorized_keys".into()).contains("other images"));
-        assert!(other(&|o| o.images.push(entry.clone())).contains("other images"));
+        assert!(other(&|o| o.images.push(o.images[0].clone())).contains("other images"));
         assert!(other(&|o| o.path = "/etc/".into()).contains("another destination"));
         assert!(other(&|o| o.force = true).contains("other options"));
         assert!(other(&|o| o.chown = Some("root".parse().unwrap())).contains("other options"));
