@@ -1,6 +1,6 @@
-# The doors: make deps | demo | test | fuzz | check | bench | install | install-service
+# The doors: make deps | demo | test | fuzz | check | bench | bench-micro | install | install-service
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test fuzz check bench install install-service
+.PHONY: help deps build demo test fuzz check bench bench-micro install install-service
 
 PREFIX ?= /usr/local
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -45,6 +45,9 @@ check:           ## what must be clean before a push
 bench: deps      ## against the raw loop, over a shaped link (root)
 	cargo build --release --locked -p vmferry -p vmferry-testbed -p vmferry-benches
 	target/release/against-rawloop
+
+bench-micro:     ## each hot piece alone (PIECE=hash, scan, frame, disk or lane: only that one)
+	cargo bench --locked -p vmferry-benches --bench micro -- '$(PIECE)'
 
 install: build   ## to $(PREFIX)/bin
 	install -D -m 755 target/release/vmferry $(DESTDIR)$(PREFIX)/bin/vmferry
