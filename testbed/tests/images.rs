@@ -6,7 +6,7 @@ use std::process::Command;
 
 use testbed::disk::{Fs, LoopDisk};
 use testbed::images::{
-    Difference, allocated, b3, dirty, equal, filesystem, qcow2, qcow2_overlay, random, sparse,
+    Difference, allocated, b3, dirty, equal, equal_data, filesystem, qcow2, qcow2_overlay, random, sparse,
 };
 
 const MIB: u64 = 1 << 20;
@@ -59,6 +59,23 @@ fn sparse_images_hold_the_data_they_say_and_holes() {
         assert_eq!(found, expected);
         file.read_at(&mut found, extent.end).expect("reads");
         assert!(extent.end == 256 * MIB || found.iter().all(|byte| *byte == 0));
+    }
+}
+
+/// Also where one has data and the other a hole, and behind everything that either has.
+#[test]
+fn what_is_a_hole_in_both_is_not_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+    for path in [&a, &b] {
+        sparse(path, 8 << 40, 4 * MIB, 1).expect("writes");
+    }
+    equal_data(&a, &b).expect("are equal");
+    let file = File::options().write(true).open(&b).expect("opens");
+    for (offset, byte) in [(7 << 40, 0), ((8 << 40) - 1, 1)] {
+        file.write_all_at(&[byte], offset).expect("writes");
+        let found = equal_data(&a, &b).err().and_then(|difference| difference.offset());
+        assert_eq!(found, (byte != 0).then_some(offset));
     }
 }
 

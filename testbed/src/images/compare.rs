@@ -1,11 +1,13 @@
 //! Compares images without any code of the tool under test.
 
 use std::fs::File;
-use std::io::{Seek, SeekFrom};
+use std::io::Seek;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Advice, fadvise};
+use rustix::fs::{Advice, SeekFrom, fadvise, seek};
+use rustix::io::Errno;
 
 use super::BLOCK;
 use crate::error::{Doing, Error, Result};
@@ -61,6 +63,35 @@ impl Difference {
 /// # Errors
 /// The first [`Difference`], or that one cannot be read.
 pub fn equal(a: &Path, b: &Path) -> Result<(), Difference> {
+    compare(a, b, |_, offset, size| Ok(offset..size))
+}
+
+/// Like [`equal`], for files with holes of terabytes: where both have a hole,
+/// nothing is read.
+///
+/// # Errors
+/// As [`equal`].
+pub fn equal_data(a: &Path, b: &Path) -> Result<(), Difference> {
+    compare(a, b, |files, offset, size| {
+        let ask = |file: &File, from, otherwise| match seek(file, from) {
+            Err(Errno::NXIO) => Ok(otherwise),
+            other => other.doing(|| format!("reading the extents of {} or {}", a.display(), b.display())),
+        };
+        let [first, second] = files;
+        let from = SeekFrom::Data(offset);
+        let start = ask(first, from, size)?.min(ask(second, from, size)?);
+        let from = SeekFrom::Hole(start);
+        Ok(start..ask(first, from, size)?.max(ask(second, from, size)?))
+    })
+}
+
+/// Compares the parts that `next` names, one after the other: it is given the
+/// files, where the last one ended and the size.
+fn compare(
+    a: &Path,
+    b: &Path,
+    next: impl Fn([&File; 2], u64, u64) -> Result<Range<u64>>,
+) -> Result<(), Difference> {
     let (first, first_size) = open(a).map_err(Difference::Unreadable)?;
     let (second, second_size) = open(b).map_err(Difference::Unreadable)?;
     if first_size != second_size {
@@ -69,7 +100,9 @@ pub fn equal(a: &Path, b: &Path) -> Result<(), Difference> {
     let mut buffers = [vec![0; BLOCK], vec![0; BLOCK]];
     let mut offset = 0;
     while offset < first_size {
-        let left = usize::try_from(first_size - offset).unwrap_or(BLOCK);
+        let part = next([&first, &second], offset, first_size).map_err(Difference::Unreadable)?;
+        offset = part.start;
+        let left = usize::try_from(part.end - part.start).unwrap_or(BLOCK);
         let [x, y] = &mut buffers;
         let (x, y) = (&mut x[..BLOCK.min(left)], &mut y[..BLOCK.min(left)]);
         read(&first, a, offset, x).map_err(Difference::Unreadable)?;
@@ -120,7 +153,7 @@ pub fn allocated(path: &Path) -> Result<u64> {
 /// Opens an image and finds its size: a device has none in its metadata.
 fn open(path: &Path) -> Result<(File, u64)> {
     let mut file = File::open(path).doing(|| format!("opening {}", path.display()))?;
-    let size = file.seek(SeekFrom::End(0)).doing(|| format!("measuring {}", path.display()))?;
+    let size = file.seek(std::io::SeekFrom::End(0)).doing(|| format!("measuring {}", path.display()))?;
     // Only advice: a file system that does not know it serves its cache.
     let _ = fadvise(&file, 0, None, Advice::DontNeed);
     Ok((file, size))

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-pub use compare::{Difference, allocated, b3, equal};
+pub use compare::{Difference, allocated, b3, equal, equal_data};
 pub use formats::{filesystem, qcow2, qcow2_overlay};
 
 use crate::error::{Doing, Error, Result};
