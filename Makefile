@@ -1,6 +1,6 @@
-# The doors: make deps | demo | test | fuzz | check | bench | bench-micro | install | install-service
+# The doors: make deps | demo | test | fuzz | check | bench | bench-micro | bench-axes | install | install-service
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test fuzz check bench bench-micro install install-service
+.PHONY: help deps build demo test fuzz check bench bench-micro bench-axes install install-service
 
 PREFIX ?= /usr/local
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -48,6 +48,10 @@ bench: deps      ## against the raw loop, over a shaped link (root)
 
 bench-micro:     ## each hot piece alone (PIECE=hash, scan, frame, disk or lane: only that one)
 	cargo bench --locked -p vmferry-benches --bench micro -- '$(PIECE)'
+
+bench-axes: deps ## one setting at a time (root; AXES='streams chunk images size', MORE=--quick)
+	cargo build --release --locked -p vmferry -p vmferry-testbed -p vmferry-benches
+	target/release/axes $(AXES) $(MORE)
 
 install: build   ## to $(PREFIX)/bin
 	install -D -m 755 target/release/vmferry $(DESTDIR)$(PREFIX)/bin/vmferry

@@ -6,15 +6,16 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use clap::Parser;
-use serde_json::{Value, json};
+use serde_json::json;
 use testbed::images;
-use testbed::net::{Host, Link, LinkConfig, Rate, Shape};
+use testbed::net::{Rate, Shape};
+use vmferry_benches::ferry::{self, Failed, Hosts};
+use vmferry_benches::figures::{median, spread};
 
 const RAW_PORT: &str = "7070";
 
@@ -44,8 +45,6 @@ struct Options {
     more: Vec<String>,
 }
 
-type Failed = Box<dyn Error>;
-
 fn main() -> ExitCode {
     match run(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -57,17 +56,16 @@ fn main() -> ExitCode {
 }
 
 fn run(o: &Options) -> Result<(), Failed> {
-    let tools = std::env::current_exe()?.parent().ok_or("no folder of binaries")?.to_owned();
-    let folder = tempfile::tempdir_in(o.folder.as_deref().unwrap_or(&tools))?;
-    let image = folder.path().join("dense.img");
-    images::random(&image, o.mib << 20, 7)?;
-    Command::new("sync").arg(&image).status()?;
     let rate = |text: &str| -> Result<Option<Rate>, Failed> {
         if text == "none" { Ok(None) } else { Ok(Some(text.parse()?)) }
     };
     let shape = Shape { total: rate(&o.total)?, flow: rate(&o.flow)? };
-    let link = Link::up(LinkConfig { shape, ..LinkConfig::default() })?;
-    let bench = Bench { tools, link, image, target: folder.path().join("arrived.img"), more: o.more.clone() };
+    let hosts = Hosts::up(shape)?;
+    let folder = tempfile::tempdir_in(o.folder.as_deref().unwrap_or(hosts.tools()))?;
+    let image = folder.path().join("dense.img");
+    images::random(&image, o.mib << 20, 7)?;
+    Command::new("sync").arg(&image).status()?;
+    let bench = Bench { hosts, image, target: folder.path().join("arrived.img"), more: o.more.clone() };
 
     let mut rows: Vec<Vec<Round>> = o.streams.iter().map(|_| Vec::new()).collect();
     for round in 0..o.rounds {
@@ -98,8 +96,7 @@ fn run(o: &Options) -> Result<(), Failed> {
         let ours = median(row.iter().map(|r| r.ours));
         let ratios: Vec<f64> = row.iter().map(|r| r.ours / r.raw).collect();
         let ratio = median(ratios.iter().copied());
-        let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = ratios.iter().copied().fold(0.0, f64::max);
+        let (least, most) = spread(ratios);
         let slowest = row.last().map_or("", |r| r.slowest.as_str());
         println!("| {streams} | {raw:.3} | {ours:.3} | {ratio:.3} | {least:.3}-{most:.3} | {slowest} |");
         report.push(json!({"connections": streams, "raw_gbps": raw, "vmferry_gbps": ours, "ratio": ratio}));
@@ -122,30 +119,26 @@ struct Round {
 }
 
 struct Bench {
-    tools: PathBuf,
-    link: Link,
+    hosts: Hosts,
     image: PathBuf,
     target: PathBuf,
     more: Vec<String>,
 }
 
 impl Bench {
-    fn tool(&self, host: &Host, name: &str) -> Command {
-        host.command(self.tools.join(name))
-    }
-
     /// Gb/s of the raw loop.
     fn raw(&self, streams: u32) -> Result<f64, Failed> {
         let size = std::fs::metadata(&self.image)?.len().to_string();
         let streams = streams.to_string();
-        let mut receiver = self.tool(self.link.b(), "rawloop");
+        let link = self.hosts.link();
+        let mut receiver = self.hosts.tool(link.b(), "rawloop");
         receiver.args(["recv", RAW_PORT]).arg(&self.target).args([&streams, "--size", &size, "--allocate"]);
         let mut receiver = receiver.stdout(Stdio::null()).spawn()?;
         self.wait_for_port()?;
-        let mut sender = self.tool(self.link.a(), "rawloop");
-        let address = self.link.b().address().to_string();
+        let mut sender = self.hosts.tool(link.a(), "rawloop");
+        let address = link.b().address().to_string();
         sender.args(["send", &address, RAW_PORT]).arg(&self.image).arg(&streams);
-        let said = output(&mut sender)?;
+        let said = ferry::last_object(&mut sender)?;
         receiver.wait()?;
         self.clean()?;
         said["bps"].as_f64().map(|bytes| bytes * 8.0 / 1e9).ok_or_else(|| "no rate".into())
@@ -153,8 +146,13 @@ impl Bench {
 
     fn wait_for_port(&self) -> Result<(), Failed> {
         for _ in 0..200 {
-            let listening =
-                self.link.b().command("ss").args(["-Hltn", &format!("sport = :{RAW_PORT}")]).output()?;
+            let listening = self
+                .hosts
+                .link()
+                .b()
+                .command("ss")
+                .args(["-Hltn", &format!("sport = :{RAW_PORT}")])
+                .output()?;
             if !listening.stdout.is_empty() {
                 return Ok(());
             }
@@ -165,45 +163,19 @@ impl Bench {
 
     /// Gb/s of vmferry, and the stage it names.
     fn ours(&self, streams: u32) -> Result<(f64, String), Failed> {
-        let mut place = std::ffi::OsString::from("there:");
-        place.push(&self.target);
-        let rsh =
-            format!("{} local-shell --netns {}", self.tools.join("testbed").display(), self.link.b().name());
-        let mut send = self.tool(self.link.a(), "vmferry");
-        send.args(["send", "--json", "--streams", &streams.to_string(), "--rsh", &rsh]);
-        send.arg("--remote-path")
-            .arg(self.tools.join("vmferry"))
-            .args(&self.more)
-            .arg(&self.image)
-            .arg(place);
-        let done = output(&mut send)?;
+        let mut words = vec!["--streams".into(), streams.to_string()];
+        words.extend_from_slice(&self.more);
+        let mut send = self.hosts.send(words, std::slice::from_ref(&self.image), &self.target);
+        let done = ferry::last_object(&mut send)?;
+        let rate = ferry::rate(&done)?;
         images::equal(&self.image, &self.target)?;
         self.clean()?;
-        let rate = done["rate_bps"].as_f64().ok_or("no rate")? / 1e9;
         Ok((rate, done["bottleneck"].as_str().unwrap_or("-").to_owned()))
     }
 
     /// The next run finds a new file and an idle disk.
     fn clean(&self) -> Result<(), Failed> {
-        std::fs::remove_file(&self.target)?;
-        Command::new("sync").arg("-f").arg(self.target.parent().unwrap_or(Path::new("."))).status()?;
-        Ok(())
-    }
-}
-
-/// The last line of what a command prints, as JSON.
-fn output(command: &mut Command) -> Result<Value, Failed> {
-    let output = command.stderr(Stdio::inherit()).output()?;
-    let text = String::from_utf8(output.stdout)?;
-    let last = text.lines().last().ok_or_else(|| format!("{command:?} said nothing"))?;
-    Ok(serde_json::from_str(last)?)
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => 0.0,
-        n => (sorted[n / 2] + sorted[(n - 1) / 2]) / 2.0,
+        let folder = self.target.parent().ok_or("a file in a folder")?;
+        ferry::clean(folder, std::slice::from_ref(&self.target))
     }
 }
