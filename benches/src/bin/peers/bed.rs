@@ -13,7 +13,7 @@ use testbed::images;
 use testbed::net::{Link, LinkConfig, Shape};
 
 use crate::Failed;
-use crate::results::{Cable, Content, Scene, Store};
+use crate::results::{Content, Scene, Store, Wire};
 
 /// Virtual size of the sparse image in sizes of the dense one, and the part of it that is data.
 const SPARSE: (u64, u64) = (2, 4);
@@ -105,9 +105,9 @@ impl Bed {
             is_disk: scene.store == Store::Disk,
             shell,
             vmferry: plain(&tools.join("vmferry"))?,
-            aio: qemu_aio(&image)?,
+            aio: qemu_aio(&image),
             rsync_config,
-            rsync_flush: if said("rsync", &["--help"])?.contains("--fsync") { "--fsync" } else { "" },
+            rsync_flush: rsync_flush(),
             sshd_config: sshd_config(&folder, &key)?,
             ssh_options: format!(
                 "-F none -i {key} -c aes128-gcm@openssh.com -o IdentitiesOnly=yes -o BatchMode=yes \
@@ -151,12 +151,12 @@ impl Bed {
     }
 }
 
-fn up(cable: Cable) -> Result<Link, Failed> {
+fn up(wire: Wire) -> Result<Link, Failed> {
     let shape = Shape::mbit(4950, 3700);
-    let config = match cable {
-        Cable::Bare => LinkConfig::default(),
-        Cable::Cable => LinkConfig { shape, ..LinkConfig::default() },
-        Cable::Far => LinkConfig { shape, delay: Some(Duration::from_millis(10)), ..LinkConfig::default() },
+    let config = match wire {
+        Wire::Bare => LinkConfig::default(),
+        Wire::Cable => LinkConfig { shape, ..LinkConfig::default() },
+        Wire::Far => LinkConfig { shape, delay: Some(Duration::from_millis(10)), ..LinkConfig::default() },
     };
     Ok(Link::up(config)?)
 }
@@ -207,11 +207,15 @@ fn sshd_config(folder: &str, key: &str) -> Result<String, Failed> {
 }
 
 /// Kernel and build of qemu have to know io_uring: one read tells.
-fn qemu_aio(image: &str) -> Result<&'static str, Failed> {
-    let mut bench = Command::new("qemu-img");
-    bench.args(["bench", "-f", "raw", "-t", "none", "-i", "io_uring", "-c", "1", image]);
-    let status = bench.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
-    Ok(if status.success() { "io_uring" } else { "native" })
+fn qemu_aio(image: &str) -> &'static str {
+    let read = said("qemu-img", &["bench", "-f", "raw", "-t", "none", "-i", "io_uring", "-c", "1", image]);
+    if read.is_ok() { "io_uring" } else { "native" }
+}
+
+/// rsync has the option since 3.2.4.
+fn rsync_flush() -> &'static str {
+    let help = said("rsync", &["--help"]).unwrap_or_default();
+    if help.contains("--fsync") { "--fsync" } else { "" }
 }
 
 /// What a short command prints.

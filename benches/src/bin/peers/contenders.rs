@@ -16,8 +16,11 @@ pub struct Contender {
     pub programs: &'static [&'static str],
     /// Whether it checks what arrived, and how.
     pub checked: &'static str,
-    plan: Box<dyn Fn(&Bed, u16) -> Plan>,
+    plan: Planner,
 }
+
+/// What is run for a bed and a port.
+type Planner = Box<dyn Fn(&Bed, u16) -> Plan>;
 
 /// How both ends are started for one run.
 #[derive(Default)]

@@ -32,7 +32,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use bed::Bed;
 use contenders::Contender;
 use machine::{Machine, Origin, PROGRAMS};
-use results::{Cable, Content, Outcome, Results, Run, Scene, Store};
+use results::{Content, Outcome, Results, Run, Scene, Store, Wire};
 use run::Limits;
 
 /// Whatever goes wrong with the comparison itself.
@@ -55,7 +55,7 @@ enum Verb {
         /// Files that --json wrote.
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Write the document to this file [default: standard output].
+        /// Write the document to this file.
         #[arg(long)]
         report: Option<PathBuf>,
         /// Write all results to this file.
@@ -69,7 +69,7 @@ enum Verb {
 struct Options {
     /// Links: every one with every store and image [default: bare].
     #[arg(long, value_delimiter = ',')]
-    links: Vec<Cable>,
+    links: Vec<Wire>,
     /// Where the images are [default: disk].
     #[arg(long, value_delimiter = ',')]
     store: Vec<Store>,
@@ -137,11 +137,11 @@ fn write(results: &Results, json: Option<&Path>, report: Option<&Path>) -> Resul
     if let Some(path) = json {
         results.write(path)?;
     }
-    match report {
-        Some(path) => std::fs::write(path, report::document(results))
-            .map_err(|e| format!("cannot write {}: {e}", path.display()))?,
-        None => println!("{}", report::document(results)),
+    if let Some(path) = report {
+        std::fs::write(path, report::document(results))
+            .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
     }
+    print!("{}", report::summary(results));
     match results.runs.iter().filter(|run| matches!(run.outcome, Outcome::Failed(_))).count() {
         0 => Ok(()),
         failed => Err(format!("{failed} of {} runs failed", results.runs.len()).into()),
@@ -162,10 +162,6 @@ fn compare(o: &Options) -> Result<(), Failed> {
     let bench = Bench { o, tools: &tools, folder, contenders: &contenders, path: path(&tools)?, stop: &stop };
     let outcome = scenes(o).into_iter().try_for_each(|scene| bench.scene(scene, &mut results));
     // What there is, also when it ends early.
-    match &o.report {
-        Some(_) => print!("{}", report::tables(&results)),
-        None => {}
-    }
     let written = write(&results, o.json.as_deref(), o.report.as_deref());
     outcome.and(written)
 }
@@ -177,7 +173,7 @@ fn scenes(o: &Options) -> Vec<Scene> {
     fn or<T: Copy>(given: &[T], default: T) -> Vec<T> {
         if given.is_empty() { vec![default] } else { given.to_vec() }
     }
-    let (links, images) = (or(&o.links, Cable::Bare), or(&o.images, Content::Dense));
+    let (links, images) = (or(&o.links, Wire::Bare), or(&o.images, Content::Dense));
     let mut scenes = Vec::new();
     for store in or(&o.store, Store::Disk) {
         for image in &images {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::results::{Cable, Content, Kind, Row, Scene, Store};
+use crate::results::{Content, Kind, Row, Scene, Store, Wire};
 
 /// The reference of every ratio.
 pub const RAW: &str = "raw loop 4";
@@ -84,11 +84,11 @@ pub fn scenes() -> Vec<Scene> {
 
 fn promises() -> Vec<Promise> {
     let scene = |link, store, image| Scene { link, store, image };
-    let bare_disk = scene(Cable::Bare, Store::Disk, Content::Dense);
-    let bare_memory = scene(Cable::Bare, Store::Memory, Content::Dense);
-    let cable_dense = scene(Cable::Cable, Store::Disk, Content::Dense);
-    let cable_sparse = scene(Cable::Cable, Store::Disk, Content::Sparse);
-    let far = scene(Cable::Far, Store::Disk, Content::Dense);
+    let bare_disk = scene(Wire::Bare, Store::Disk, Content::Dense);
+    let bare_memory = scene(Wire::Bare, Store::Memory, Content::Dense);
+    let cable_dense = scene(Wire::Cable, Store::Disk, Content::Dense);
+    let cable_sparse = scene(Wire::Cable, Store::Disk, Content::Sparse);
+    let far = scene(Wire::Far, Store::Disk, Content::Dense);
     let promise = |scene, text, bound, ratio| Promise { scene, text, bound, ratio };
     vec![
         promise(bare_disk, "rate of vmferry tcp / raw loop 4", Bound::AtLeast(0.95), |t| t.rate(t.tcp()?)),

@@ -25,7 +25,8 @@ the disk flushed and the source dropped from the page cache. Figures are medians
 - **checked**: what the tool itself does to find out whether the copy is right. Here every copy is compared
   with its source after the clock has stopped; one that differs is a failure.
 - **raw loop**: direct reads, plain TCP, direct writes, one flush; no hash, no encryption, nothing checked.
-  The dense copy is preallocated, of the sparse image only the data is sent.
+  The dense copy is preallocated (in memory this spares the loop most of the work of the others: there it is
+  no more than a bound), of the sparse image only the data is sent.
 - NBD targets are new files of the full size, and the tools are told that they are zero. rsync talks to a
   daemon, without ssh. ssh and scp use AES-128-GCM. rclone fetches, since it uses several connections only so.
 ";
@@ -52,23 +53,24 @@ pub fn document(results: &Results) -> String {
         line(&mut out, &[name, version]);
     }
     let _ = writeln!(out, "\n## How\n\n{METHOD}");
-    out.push_str(&tables(results));
-    let verdicts = judge(&results.scenes());
+    out.push_str(&summary(results));
+    out
+}
+
+/// The part of it that changes: a table for each scene, and the promises about them.
+pub fn summary(results: &Results) -> String {
+    let mut out = String::new();
+    let scenes = results.scenes();
+    for (scene, rows) in &scenes {
+        out.push_str(&table(*scene, rows));
+        out.push('\n');
+    }
+    let verdicts = judge(&scenes);
     if !verdicts.is_empty() {
         out.push_str("## What vmferry promises\n\n");
         for verdict in verdicts {
             let _ = writeln!(out, "- {verdict}");
         }
-    }
-    out
-}
-
-/// One table for each scene.
-pub fn tables(results: &Results) -> String {
-    let mut out = String::new();
-    for (scene, rows) in results.scenes() {
-        out.push_str(&table(scene, &rows));
-        out.push('\n');
     }
     out
 }

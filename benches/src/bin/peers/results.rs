@@ -13,7 +13,7 @@ use crate::machine::Machine;
 /// The link between the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Cable {
+pub enum Wire {
     /// A veth pair as fast as the machine.
     Bare,
     /// 4950 Mbit/s in all, 3700 per connection.
@@ -46,7 +46,7 @@ pub enum Content {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scene {
     /// The link.
-    pub link: Cable,
+    pub link: Wire,
     /// The disks.
     pub store: Store,
     /// The image.

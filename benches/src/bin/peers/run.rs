@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::net::IpAddr;
-use std::path::Path;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -149,6 +150,8 @@ impl Ends<'_> {
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(errors.try_clone()?)
+            // Ctrl-C is for this program alone, which then ends what it has started.
+            .process_group(0)
             .spawn()?;
         let pid = i32::try_from(child.id())?;
         let (tell, end) = channel();
@@ -249,7 +252,7 @@ impl Seen {
     }
 }
 
-fn namespace(host: &Host) -> std::path::PathBuf {
+fn namespace(host: &Host) -> PathBuf {
     Path::new("/run/netns").join(host.name())
 }
 

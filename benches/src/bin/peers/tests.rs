@@ -3,10 +3,10 @@
 use crate::machine::Machine;
 use crate::promises::judge;
 use crate::report;
-use crate::results::{Cable, Content, Figures, Kind, Outcome, Results, Run, Scene, Store, median};
+use crate::results::{Content, Figures, Kind, Outcome, Results, Run, Scene, Store, Wire, median};
 
-const BARE: Scene = Scene { link: Cable::Bare, store: Store::Disk, image: Content::Dense };
-const CABLE: Scene = Scene { link: Cable::Cable, store: Store::Disk, image: Content::Dense };
+const BARE: Scene = Scene { link: Wire::Bare, store: Store::Disk, image: Content::Dense };
+const CABLE: Scene = Scene { link: Wire::Cable, store: Store::Disk, image: Content::Dense };
 
 fn done(wall: f64, own: Option<f64>, cpu: f64) -> Outcome {
     Outcome::Done(Figures {
@@ -114,7 +114,7 @@ fn the_table_has_medians_ratios_and_failures() {
     let mut runs = bare();
     runs.push(run(BARE, "mbuffer", Kind::Peer, done(1.6, None, 0.4)));
     runs.push(run(BARE, "scp", Kind::Peer, Outcome::Failed("no route".into())));
-    let text = report::tables(&results(runs));
+    let text = report::summary(&results(runs));
     let row = |name: &str| {
         let found = text.lines().find(|line| line.starts_with(&format!("| {name}")));
         found.unwrap_or_else(|| panic!("{name} is not in\n{text}")).to_owned()
