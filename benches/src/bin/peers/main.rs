@@ -20,6 +20,7 @@ mod tests;
 
 use std::error::Error;
 use std::ffi::OsString;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -97,6 +98,10 @@ struct Options {
     /// Seconds after which a run has failed.
     #[arg(long, default_value_t = 1200)]
     timeout: u64,
+    /// Hold an exclusive lock on this file, as flock(1) does, while an image is made and during
+    /// each run: on a machine that others use, who keep quiet meanwhile.
+    #[arg(long)]
+    lock: Option<PathBuf>,
     /// Write every run to this file.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -268,7 +273,10 @@ impl Bench<'_> {
             Store::Disk => self.folder,
             Store::Memory => Path::new("/dev/shm"),
         };
-        let bed = Bed::new(scene, parent, self.tools, mib << 20)?;
+        let bed = {
+            let _quiet = self.quiet()?;
+            Bed::new(scene, parent, self.tools, mib << 20)?
+        };
         let timeout = Duration::from_secs(self.o.timeout);
         let limits = Limits { timeout, stop: self.stop, path: &self.path };
         let count = self.contenders.len();
@@ -276,7 +284,10 @@ impl Bench<'_> {
             for place in 0..count {
                 // Each round starts a third of the way further on.
                 let contender = &self.contenders[(place + round * (count / 3 + 1)) % count];
-                let outcome = match run::run(&bed, contender, &limits) {
+                let quiet = self.quiet()?;
+                let measured = run::run(&bed, contender, &limits);
+                drop(quiet);
+                let outcome = match measured {
                     Ok(figures) => Outcome::Done(figures),
                     Err(_) if self.stop.load(Ordering::Relaxed) => return Err("interrupted".into()),
                     Err(error) => Outcome::Failed(error.to_string().replace('\n', " ")),
@@ -295,6 +306,23 @@ impl Bench<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Waits for the lock, if there is one; it goes with the file.
+    fn quiet(&self) -> Result<Option<File>, Failed> {
+        let Some(path) = &self.o.lock else { return Ok(None) };
+        let why = |e: std::io::Error| format!("cannot lock {}: {e}", path.display());
+        let file = File::options().create(true).append(true).open(path).map_err(why)?;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Some(file)),
+                Err(TryLockError::WouldBlock) if self.stop.load(Ordering::Relaxed) => {
+                    return Err("interrupted".into());
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
+                Err(TryLockError::Error(e)) => return Err(why(e).into()),
+            }
+        }
     }
 }
 

@@ -12,7 +12,14 @@ struct Promise {
     scene: Scene,
     text: &'static str,
     bound: Bound,
-    ratio: fn(&Table<'_>) -> Result<f64, String>,
+    ratio: fn(&Table<'_>) -> Result<Ratio, String>,
+}
+
+/// What two rows give.
+#[derive(Debug)]
+struct Ratio {
+    value: f64,
+    rows: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,21 +31,19 @@ enum Bound {
 /// A promise with what was measured.
 #[derive(Debug)]
 pub struct Verdict {
-    /// The scene, for example `bare/disk/dense`.
-    pub scene: String,
-    /// What is compared with what.
-    pub text: &'static str,
+    scene: Scene,
+    text: &'static str,
     bound: Bound,
-    /// The ratio, or the contender that it lacks.
-    pub ratio: Result<f64, String>,
+    /// The ratio, or why there is none.
+    ratio: Result<Ratio, String>,
 }
 
 impl Verdict {
     /// False also when the ratio is not known.
-    pub fn holds(&self) -> bool {
+    fn holds(&self) -> bool {
         match (&self.ratio, self.bound) {
-            (Ok(ratio), Bound::AtLeast(bound)) => *ratio >= bound,
-            (Ok(ratio), Bound::AtMost(bound)) => *ratio <= bound,
+            (Ok(ratio), Bound::AtLeast(bound)) => ratio.value >= bound,
+            (Ok(ratio), Bound::AtMost(bound)) => ratio.value <= bound,
             (Err(_), _) => false,
         }
     }
@@ -51,9 +56,9 @@ impl fmt::Display for Verdict {
             Bound::AtMost(bound) => ("≤", bound),
         };
         write!(out, "{}: {} {sign} {bound}: ", self.scene, self.text)?;
+        let verdict = if self.holds() { "holds" } else { "does not hold" };
         match &self.ratio {
-            Ok(ratio) if self.holds() => write!(out, "{ratio:.3}, **holds**"),
-            Ok(ratio) => write!(out, "{ratio:.3}, **does not hold**"),
+            Ok(Ratio { value, rows }) => write!(out, "{value:.3}, **{verdict}** ({rows})"),
             Err(reason) => write!(out, "**not known**: {reason}"),
         }
     }
@@ -66,7 +71,7 @@ pub fn judge(scenes: &[(Scene, Vec<Row<'_>>)]) -> Vec<Verdict> {
         .into_iter()
         .filter_map(|promise| {
             Some(Verdict {
-                scene: promise.scene.to_string(),
+                scene: promise.scene,
                 text: promise.text,
                 bound: promise.bound,
                 ratio: (promise.ratio)(&table(promise.scene)?),
@@ -91,41 +96,63 @@ fn promises() -> Vec<Promise> {
     let far = scene(Wire::Far, Store::Disk, Content::Dense);
     let promise = |scene, text, bound, ratio| Promise { scene, text, bound, ratio };
     vec![
-        promise(bare_disk, "rate of vmferry tcp / raw loop 4", Bound::AtLeast(0.95), |t| t.rate(t.tcp()?)),
+        promise(bare_disk, "rate of vmferry tcp / raw loop 4", Bound::AtLeast(0.95), |t| {
+            rate(t.tcp()?, t.row(RAW)?, Row::own)
+        }),
         promise(bare_disk, "rate of vmferry tcp / fastest peer", Bound::AtLeast(1.2), |t| {
-            t.against(t.tcp()?, t.fastest("peer", |row| row.first().kind == Kind::Peer)?)
+            rate(t.tcp()?, t.least("peer", Row::wall, |row| row.first().kind == Kind::Peer)?, Row::wall)
         }),
         promise(bare_disk, "CPU time per byte of vmferry tcp / raw loop 4", Bound::AtMost(2.5), |t| {
-            Ok(cpu(t.tcp()?)? / cpu(t.row(RAW)?)?)
+            cost(t.tcp()?, t.row(RAW)?, Row::cpu_per_gb)
         }),
         promise(bare_disk, "CPU time per byte of vmferry tcp / nbdcopy's least", Bound::AtMost(0.55), |t| {
-            Ok(cpu(t.tcp()?)? / t.least_cpu("nbdcopy")?)
+            cost(t.tcp()?, t.least("nbdcopy", Row::cpu_per_gb, is_nbdcopy)?, Row::cpu_per_gb)
         }),
         promise(bare_memory, "rate of vmferry tcp / fastest nbdcopy", Bound::AtLeast(1.3), |t| {
-            t.against(t.tcp()?, t.fastest("nbdcopy", |row| row.name().starts_with("nbdcopy"))?)
+            rate(t.tcp()?, t.least("nbdcopy", Row::wall, is_nbdcopy)?, Row::wall)
         }),
         promise(bare_memory, "rate of vmferry tls / tcp", Bound::AtLeast(0.65), |t| {
-            Ok(own(t.tcp()?)? / own(t.best("vmferry tls")?)?)
+            rate(t.best("vmferry tls")?, t.tcp()?, Row::own)
         }),
-        promise(cable_dense, "rate of vmferry tcp 4 / raw loop 4", Bound::AtLeast(0.99), |t| {
-            t.rate(t.row("vmferry tcp 4")?)
-        }),
-        promise(cable_dense, "rate of vmferry tls 4 / raw loop 4", Bound::AtLeast(0.99), |t| {
-            t.rate(t.row("vmferry tls 4")?)
-        }),
+        promise(cable_dense, "rate of vmferry tcp 4 / raw loop 4", Bound::AtLeast(0.99), tcp4_rate),
+        promise(cable_dense, "rate of vmferry tls 4 / raw loop 4", Bound::AtLeast(0.99), tls4_rate),
         promise(cable_sparse, "time of vmferry tcp 4 / raw loop 4", Bound::AtMost(1.05), |t| {
-            Ok(own(t.row("vmferry tcp 4")?)? / own(t.row(RAW)?)?)
+            cost(t.row("vmferry tcp 4")?, t.row(RAW)?, Row::own)
         }),
         promise(cable_sparse, "time of vmferry tls 4 / raw loop 4", Bound::AtMost(1.05), |t| {
-            Ok(own(t.row("vmferry tls 4")?)? / own(t.row(RAW)?)?)
+            cost(t.row("vmferry tls 4")?, t.row(RAW)?, Row::own)
         }),
-        promise(far, "rate of vmferry tcp 4 / raw loop 4", Bound::AtLeast(0.97), |t| {
-            t.rate(t.row("vmferry tcp 4")?)
-        }),
-        promise(far, "rate of vmferry tls 4 / raw loop 4", Bound::AtLeast(0.97), |t| {
-            t.rate(t.row("vmferry tls 4")?)
-        }),
+        promise(far, "rate of vmferry tcp 4 / raw loop 4", Bound::AtLeast(0.97), tcp4_rate),
+        promise(far, "rate of vmferry tls 4 / raw loop 4", Bound::AtLeast(0.97), tls4_rate),
     ]
+}
+
+fn tcp4_rate(table: &Table<'_>) -> Result<Ratio, String> {
+    rate(table.row("vmferry tcp 4")?, table.row(RAW)?, Row::own)
+}
+
+fn tls4_rate(table: &Table<'_>) -> Result<Ratio, String> {
+    rate(table.row("vmferry tls 4")?, table.row(RAW)?, Row::own)
+}
+
+fn is_nbdcopy(row: &Row<'_>) -> bool {
+    row.name().starts_with("nbdcopy")
+}
+
+/// A median of a row.
+type Figure<'a> = fn(&Row<'a>) -> Option<f64>;
+
+/// `figure` of ours in those of the other.
+fn cost<'a>(ours: &Row<'a>, other: &Row<'a>, figure: Figure<'a>) -> Result<Ratio, String> {
+    let value = |row: &Row<'a>| figure(row).ok_or(format!("{} has no figure for it", row.name()));
+    let rows = format!("{}, {}", ours.name(), other.name());
+    Ok(Ratio { value: value(ours)? / value(other)?, rows })
+}
+
+/// Our rate in rates of the other, by what `clock` says.
+fn rate<'a>(ours: &Row<'a>, other: &Row<'a>, clock: Figure<'a>) -> Result<Ratio, String> {
+    let Ratio { value, rows } = cost(ours, other, clock)?;
+    Ok(Ratio { value: 1.0 / value, rows })
 }
 
 /// The rows of one scene. vmferry and the raw loop are compared by their own clocks, which run
@@ -144,52 +171,25 @@ impl<'a> Table<'a> {
         self.best("vmferry tcp")
     }
 
+    /// The fastest of the rows of vmferry that begin with `name`. Where one failed, none is best.
     fn best(&self, name: &str) -> Result<&'a Row<'a>, String> {
-        // A run of vmferry that failed is no reason to judge it by the others.
         let mut rows = self.0.iter().filter(|row| row.name().starts_with(name));
         if let Some(row) = rows.find(|row| !row.failures().is_empty()) {
             return Err(format!("{} failed", row.name()));
         }
-        least(self.0.iter().filter(|row| row.name().starts_with(name)), Row::own)
-            .ok_or(format!("{name} was not run"))
+        self.least(name, Row::own, |row| row.name().starts_with(name))
     }
 
-    /// The fastest of some peers; a run that failed says nothing about how fast the others were.
-    fn fastest(&self, what: &str, which: impl Fn(&Row<'_>) -> bool) -> Result<&'a Row<'a>, String> {
-        least(self.0.iter().filter(|row| which(row)), Row::wall).ok_or(format!("no {what} came to its end"))
+    /// The row with the least `figure` among some; runs that failed say nothing about the others.
+    fn least(
+        &self,
+        what: &str,
+        figure: Figure<'a>,
+        which: impl Fn(&Row<'_>) -> bool,
+    ) -> Result<&'a Row<'a>, String> {
+        let rows = self.0.iter().filter(|row| which(row));
+        let valued = rows.filter_map(|row| Some((figure(row)?, row)));
+        let least = valued.min_by(|(a, _), (b, _)| a.total_cmp(b));
+        least.map(|(_, row)| row).ok_or(format!("no run of a {what} came to its end"))
     }
-
-    fn least_cpu(&self, name: &str) -> Result<f64, String> {
-        least(self.0.iter().filter(|row| row.name().starts_with(name)), Row::cpu_per_gb)
-            .and_then(Row::cpu_per_gb)
-            .ok_or(format!("no {name} came to its end"))
-    }
-
-    /// Rate in rates of the raw loop.
-    fn rate(&self, row: &Row<'_>) -> Result<f64, String> {
-        Ok(own(self.row(RAW)?)? / own(row)?)
-    }
-
-    /// Rate of one in rates of the other.
-    fn against(&self, ours: &Row<'_>, other: &Row<'_>) -> Result<f64, String> {
-        let wall = |row: &Row<'_>| row.wall().ok_or(format!("{} failed", row.name()));
-        Ok(wall(other)? / wall(ours)?)
-    }
-}
-
-/// The row for which `value` is least; rows without one are left out.
-fn least<'a>(
-    rows: impl Iterator<Item = &'a Row<'a>>,
-    value: impl Fn(&'a Row<'a>) -> Option<f64>,
-) -> Option<&'a Row<'a>> {
-    let valued = rows.filter_map(|row| Some((value(row)?, row)));
-    valued.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, row)| row)
-}
-
-fn own(row: &Row<'_>) -> Result<f64, String> {
-    row.own().ok_or(format!("{} told no time", row.name()))
-}
-
-fn cpu(row: &Row<'_>) -> Result<f64, String> {
-    row.cpu_per_gb().ok_or(format!("{} failed", row.name()))
 }

@@ -145,7 +145,7 @@ fn cells(row: &Row<'_>, raw: Option<&Row<'_>>) -> [String; 10] {
         rates,
         show(row.own().map(|seconds| data / seconds), 0),
         show(row.cpu_per_gb(), 2),
-        memory.map(|m| show(m, 0)).join("/"),
+        if least.is_some() { memory.map(|m| show(m, 0)).join("/") } else { "-".into() },
         connections.map_or("-".into(), |count| count.to_string()),
         if is_copy { row.first().checked.clone() } else { "-".into() },
         holes.into(),
