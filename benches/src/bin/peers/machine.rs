@@ -91,7 +91,7 @@ fn version_line(text: &str) -> Option<String> {
     };
     let line = text.lines().find(|line| line.split_whitespace().any(is_version))?;
     // Not what it was built with, on, or for.
-    let end = [" (", ", OpenSSL", " on "].iter().filter_map(|cut| line.find(cut)).min();
+    let end = [" (Debian", " (cJSON", ", OpenSSL", " on "].iter().filter_map(|cut| line.find(cut)).min();
     let line = line[..end.unwrap_or(line.len())].trim();
     Some(line.replace("  ", " "))
 }
@@ -156,6 +156,7 @@ mod tests {
             ("rsync  version 3.2.7  protocol version 31\n", "rsync version 3.2.7 protocol version 31"),
             ("OpenSSH_9.2p1 Debian-2+deb12u3, OpenSSL 3.0.15\n", "OpenSSH_9.2p1 Debian-2+deb12u3"),
             ("qemu-img version 7.2.9 (Debian 1:7.2)\n", "qemu-img version 7.2.9"),
+            ("dd (coreutils) 9.1\nCopyright\n", "dd (coreutils) 9.1"),
             ("mbuffer version R20230301\nCopyright 2001-2023\n", "mbuffer version R20230301"),
         ] {
             assert_eq!(version_line(said).as_deref(), Some(expected));

@@ -20,11 +20,12 @@ mod tests;
 
 use std::error::Error;
 use std::ffi::OsString;
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -313,14 +314,14 @@ impl Bench<'_> {
         let Some(path) = &self.o.lock else { return Ok(None) };
         let why = |e: std::io::Error| format!("cannot lock {}: {e}", path.display());
         let file = File::options().create(true).append(true).open(path).map_err(why)?;
+        // Waits in a thread: whoever only asks again and again comes after all who wait.
+        let (tell, locked) = channel();
+        std::thread::spawn(move || tell.send(file.lock().map(|()| file)));
         loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(Some(file)),
-                Err(TryLockError::WouldBlock) if self.stop.load(Ordering::Relaxed) => {
-                    return Err("interrupted".into());
-                }
-                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
-                Err(TryLockError::Error(e)) => return Err(why(e).into()),
+            match locked.recv_timeout(Duration::from_millis(100)) {
+                Ok(file) => return Ok(Some(file.map_err(why)?)),
+                Err(_) if self.stop.load(Ordering::Relaxed) => return Err("interrupted".into()),
+                Err(_) => {}
             }
         }
     }
