@@ -291,7 +291,7 @@ impl Bench<'_> {
                 let outcome = match measured {
                     Ok(figures) => Outcome::Done(figures),
                     Err(_) if self.stop.load(Ordering::Relaxed) => return Err("interrupted".into()),
-                    Err(error) => Outcome::Failed(error.to_string().replace('\n', " ")),
+                    Err(error) => Outcome::Failed(self.public(&error.to_string(), &bed)),
                 };
                 eprintln!("{scene}, round {round}: {}: {}", contender.name, brief(&outcome, bed.data));
                 results.runs.push(Run {
@@ -307,6 +307,12 @@ impl Bench<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A reason as one line, without the paths of this machine.
+    fn public(&self, reason: &str, bed: &Bed) -> String {
+        let tools = format!("{}/", self.tools.display());
+        reason.replace(&format!("{}/", bed.folder), "").replace(&tools, "").replace('\n', " ")
     }
 
     /// Waits for the lock, if there is one; it goes with the file.

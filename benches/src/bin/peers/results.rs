@@ -158,10 +158,14 @@ impl Results {
     /// Adds what another process measured on the same machine.
     ///
     /// # Errors
-    /// When it was another machine.
+    /// When it was another machine, or an image of another size in the same scene.
     pub fn add(&mut self, other: Self) -> Result<(), Failed> {
         if self.machine.cpu != other.machine.cpu || self.machine.kernel != other.machine.kernel {
             return Err("these results are of different machines".into());
+        }
+        let differs = |a: &Run, b: &Run| a.scene == b.scene && a.image_bytes != b.image_bytes;
+        if let Some(run) = other.runs.iter().find(|run| self.runs.iter().any(|own| differs(own, run))) {
+            return Err(format!("these results of {} are of images of different sizes", run.scene).into());
         }
         self.date = self.date.clone().max(other.date);
         for tool in other.tools {

@@ -145,6 +145,10 @@ fn results_survive_the_file_and_are_put_together() {
     assert_eq!(scenes.len(), 1);
     assert!(scenes[0].1.iter().all(|row| row.runs.len() == 2));
 
+    let mut other = second.clone();
+    other.runs[0].image_bytes /= 2;
+    assert!(first.clone().add(other).is_err());
+
     let mut other = second;
     other.machine.cpu = "another processor".to_owned();
     assert!(first.clone().add(other).is_err());
