@@ -1,23 +1,32 @@
-# The doors: make deps | demo | test | fuzz | check | bench | bench-micro | bench-axes | install | install-service
+# The doors: make deps | demo | test | fuzz | check | bench | bench-peers | bench-axes | bench-micro | install | install-service
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test fuzz check bench bench-micro bench-axes install install-service
+.PHONY: help deps bench-deps build demo test fuzz check bench bench-peers bench-axes bench-micro install install-service
 
 PREFIX ?= /usr/local
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # What building and the tests call; the command itself needs none of it.
 DEPS := acl attr b3sum btrfs-progs build-essential cmake e2fsprogs iproute2 jq mount nftables \
         openssh-client openssl procps python3 qemu-utils strace systemd util-linux util-linux-extra xfsprogs
+# What `make bench-peers` compares with, where Debian has it.
+BENCH_DEPS := iperf3 libnbd-bin mbuffer nbdkit openssh-client openssh-server qemu-utils rclone rsync socat
+
+define install_missing
+present=$$(dpkg-query -W -f='$${db:Status-Abbrev} $${Package}\n' $(1) 2>/dev/null | awk '$$1=="ii"{print $$2}'); \
+want=$$(for p in $(1); do echo "$$present" | grep -qx "$$p" || echo $$p; done); \
+if [ -n "$$want" ]; then \
+  echo "installing:" $$want; \
+  $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$want >/dev/null; \
+fi
+endef
 
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 deps:            ## install the Debian packages that building and tests need
-	@missing=$$(dpkg-query -W -f='$${db:Status-Abbrev} $${Package}\n' $(DEPS) 2>/dev/null | awk '$$1=="ii"{print $$2}'); \
-	want=$$(for p in $(DEPS); do echo "$$missing" | grep -qx "$$p" || echo $$p; done); \
-	if [ -n "$$want" ]; then \
-	  echo "installing:" $$want; \
-	  $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$want >/dev/null; \
-	fi
+	@$(call install_missing,$(DEPS))
+
+bench-deps: deps ## also the other tools that bench-peers compares with
+	@$(call install_missing,$(BENCH_DEPS))
 
 build:           ## the command, optimised
 	cargo build --release --locked -p vmferry
@@ -45,6 +54,10 @@ check:           ## what must be clean before a push
 bench: deps      ## against the raw loop, over a shaped link (root)
 	cargo build --release --locked -p vmferry -p vmferry-testbed -p vmferry-benches
 	target/release/against-rawloop
+
+bench-peers: bench-deps ## against other tools, 1.5 hours (root); PEERS='--quick' and other options
+	cargo build --release --locked -p vmferry -p vmferry-testbed -p vmferry-benches
+	target/release/peers --json target/peers.json --report docs/benchmarks.md $(PEERS)
 
 bench-micro:     ## each hot piece alone (PIECE=hash, scan, frame, disk or lane: only that one)
 	cargo bench --locked -p vmferry-benches --bench micro -- '$(PIECE)'
