@@ -16,7 +16,7 @@ use proto::session::ReceiverSession;
 use tokio::io::ReadHalf;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::{interval, timeout};
+use tokio::time::{Instant, interval, sleep, timeout};
 
 use crate::door::{self, Joined, Sessions};
 use crate::flush::{self, Window};
@@ -40,6 +40,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const HURRY: Duration = Duration::from_secs(4);
 /// How often the stages' counters go to the sender.
 const STAGES: Duration = Duration::from_millis(250);
+
+/// Acknowledgements wait for so long after the last one. They are cumulative, and each wakes four
+/// tasks at both ends: one per chunk took as much time as hashing a quarter of it.
+const ACK_EVERY: Duration = Duration::from_millis(10);
 
 /// How a receiver of one job is run.
 #[derive(Debug)]
@@ -350,6 +354,7 @@ async fn receive(
     let flusher = job.clone();
     tasks.spawn(async move { Task::Flusher(flush::run(flusher).await) });
     let mut tick = interval(STAGES);
+    let (mut held, mut hold) = (false, std::pin::pin!(sleep(ACK_EVERY)));
     loop {
         tokio::select! {
             Some((id, lane)) = joined.recv() => {
@@ -393,7 +398,12 @@ async fn receive(
                 Some(Err(e)) => return Err(sender.gone(&e)),
                 None => return Err(Failure::new(1, "the sender went away without a reason")),
             },
-            () = job.acks.notified() => acknowledge(job, say),
+            () = job.acks.notified(), if !held => {
+                acknowledge(job, say);
+                held = true;
+                hold.as_mut().reset(Instant::now() + ACK_EVERY);
+            }
+            () = &mut hold, if held => held = false,
             _ = tick.tick() => {
                 let _ = say.send(ToSender::Stages(job.meter.stages()));
             }

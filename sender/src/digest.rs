@@ -2,6 +2,7 @@
 //! seconds, and nothing else may wait for it.
 
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use proto::digest::{B3_ZERO_LIMIT, Cv, Digests, ImageDigest};
@@ -15,9 +16,17 @@ enum Event {
     Finish { image: u32, answer: oneshot::Sender<Option<Digests>> },
 }
 
+/// Events handed over at once: to wake the thread takes longer than to merge a chunk's leaves.
+const BATCH: usize = 64;
+/// Chunks of zeros that are worth waking the thread for.
+const MANY_ZEROS: u64 = 64;
+
 /// Handle to the thread; it ends when the last handle is dropped.
-#[derive(Clone, Debug)]
-pub(crate) struct Digester(Sender<Event>);
+#[derive(Clone)]
+pub(crate) struct Digester {
+    thread: Sender<Vec<Event>>,
+    batch: Arc<Mutex<Vec<Event>>>,
+}
 
 impl Digester {
     /// A thread for images of these sizes. `b3_always` hashes any amount of zeros.
@@ -26,7 +35,7 @@ impl Digester {
         let mut images: Vec<_> = sizes.iter().map(|s| Some(ImageDigest::new(*s, chunk, limit))).collect();
         let (tx, rx) = channel();
         thread::Builder::new().name("digest".into()).spawn(move || {
-            for event in rx {
+            for event in rx.into_iter().flatten() {
                 match event {
                     Event::Expect { image, granules } => {
                         if let Some(digest) = open(&mut images, image) {
@@ -54,29 +63,38 @@ impl Digester {
                 }
             }
         })?;
-        Ok(Digester(tx))
+        Ok(Digester { thread: tx, batch: Arc::default() })
     }
 
     /// At least so many granules of zeros will follow.
     pub(crate) fn expect_zeros(&self, image: u32, granules: u64) {
-        let _ = self.0.send(Event::Expect { image, granules });
+        self.tell(Event::Expect { image, granules }, false);
     }
 
     /// Leaves of one chunk; `None` where a leaf has no data.
     pub(crate) fn leaves(&self, image: u32, first: u64, leaves: Vec<Option<Cv>>) {
-        // A thread that is gone answers `finish` with None, which ends the job.
-        let _ = self.0.send(Event::Leaves { image, first, leaves });
+        self.tell(Event::Leaves { image, first, leaves }, false);
     }
 
     pub(crate) fn zeros(&self, image: u32, first: u64, count: u64) {
-        let _ = self.0.send(Event::Zeros { image, first, count });
+        self.tell(Event::Zeros { image, first, count }, count >= MANY_ZEROS);
     }
 
     /// The digests, once all leaves were told; `None` when some are missing.
     pub(crate) async fn finish(&self, image: u32) -> Option<Digests> {
         let (answer, digests) = oneshot::channel();
-        let _ = self.0.send(Event::Finish { image, answer });
+        self.tell(Event::Finish { image, answer }, true);
         digests.await.ok().flatten()
+    }
+
+    fn tell(&self, event: Event, now: bool) {
+        let mut batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        batch.push(event);
+        if now || batch.len() >= BATCH {
+            // Under the lock, so that batches keep their order. A thread that is gone answers
+            // `finish` with None, which ends the job.
+            let _ = self.thread.send(std::mem::take(&mut *batch));
+        }
     }
 }
 
