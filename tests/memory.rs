@@ -85,6 +85,25 @@ fn of_a_terabyte_of_hole() {
     stays_below(MANY, &image, &["--streams", "64"]);
 }
 
+/// An image of many terabytes has millions of chunks: nothing may be kept of one that is written.
+#[test]
+fn does_not_grow_with_the_number_of_chunks() {
+    let place = ferry::folder();
+    let image = place.path().join("dense.img");
+    let mut peaks_at = |mib: u64| {
+        images::random(&image, mib * MIB, 5).unwrap();
+        let to = ferry::folder();
+        let (sent, peaks) = watch(Ferry::local().args(&["--chunk", "64K"]).arg(&image), to.path());
+        sent.done();
+        peaks
+    };
+    // 24 times as many chunks; a hundred bytes of each would be 1.5 MiB.
+    let (few, many) = (peaks_at(42), peaks_at(1008));
+    for (end, (few, many)) in ["sender", "receiver"].into_iter().zip(few.into_iter().zip(many)) {
+        assert!(many <= few + 4 * MIB, "{end} had {few} bytes with few chunks and {many} with many");
+    }
+}
+
 /// Buffers for every lane must fit: what does not is told before anything is started.
 #[test]
 fn too_small_a_budget_is_refused() {

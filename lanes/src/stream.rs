@@ -110,6 +110,18 @@ impl Lane {
         Ok(())
     }
 
+    /// Fills `buf` from its front with what is there, and waits when nothing is. Returns the bytes,
+    /// at least one unless `buf` is empty.
+    ///
+    /// # Errors
+    /// As [`Lane::receive`].
+    pub async fn receive_some(&mut self, buf: &mut [u8]) -> Result<usize, Error> {
+        match self.read(buf).await? {
+            0 if !buf.is_empty() => Err(Error::Closed),
+            count => Ok(count),
+        }
+    }
+
     /// Says that nothing more comes, in an orderly way.
     ///
     /// # Errors

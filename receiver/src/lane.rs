@@ -18,8 +18,8 @@ use crate::job::Receiving;
 /// Gaps inside a chunk shorter than this, bytes, are not worth a punch of their own.
 const PUNCH_MIN: u32 = 32 << 10;
 
-/// Bytes hashed at once while a chunk arrives: they and what TLS holds fit a core's cache (512 KiB
-/// and more), and BLAKE3 has enough to use all of its width.
+/// A chunk is hashed in steps of so many bytes while it arrives: they and what TLS holds fit a
+/// core's cache (512 KiB and more), and BLAKE3 has enough to use all of its width.
 const HASH_STEP: usize = 128 << 10;
 
 /// Receives until the lane ends; returns when all its writes have drained.
@@ -29,15 +29,17 @@ const HASH_STEP: usize = 128 << 10;
 /// is one as well, but whoever hears it may know a better reason.
 pub(crate) async fn run(id: LaneId, mut lane: Lane, job: Arc<Receiving>) -> Result<(), LaneEnd> {
     let mut writes: JoinSet<Result<(), Failure>> = JoinSet::new();
-    let received = receive(id, &mut lane, &job, &mut writes).await;
-    let mut result = received;
+    let mut result = receive(id, &mut lane, &job, &mut writes).await;
     while let Some(done) = writes.join_next().await {
-        let done = done.unwrap_or_else(|e| Err(Failure::new(1, format!("a write task broke down: {e}"))));
-        if let Err(failure) = done {
+        if let Err(failure) = settled(done) {
             result = Err(LaneEnd::Job(failure));
         }
     }
     result
+}
+
+fn settled(done: Result<Result<(), Failure>, tokio::task::JoinError>) -> Result<(), Failure> {
+    done.unwrap_or_else(|e| Err(Failure::new(1, format!("a write task broke down: {e}"))))
 }
 
 /// Why a lane ended before its time.
@@ -76,6 +78,10 @@ async fn receive(
     let broken =
         |what: &dyn std::fmt::Display| Failure::new(1, format!("the sender broke the protocol: {what}"));
     loop {
+        // What has ended is let go of here: an image may have millions of chunks.
+        while let Some(done) = writes.try_join_next() {
+            settled(done)?;
+        }
         let waiting = Instant::now();
         let mut buffer = job.pool.take().await;
         job.meter.buffer_wait.since(waiting);
@@ -150,16 +156,19 @@ async fn fill(
         hasher.grow(bytes);
         hashing += started.elapsed();
     };
-    let mut at = 0;
+    let (mut at, mut hashed) = (0, 0);
     for run in map.runs(buffer.len() as u32) {
         let run = run.start as usize..run.end as usize;
         buffer[at..run.start].fill(0);
         at = run.start;
         while at < run.end {
-            let end = run.end.min(at + HASH_STEP);
-            lane.receive(&mut buffer[at..end]).await?;
-            at = end;
-            hash(&buffer[..at]);
+            // As much as is there, in one call; then everything that is complete.
+            at += lane.receive_some(&mut buffer[at..run.end]).await?;
+            let complete = at / HASH_STEP * HASH_STEP;
+            if complete > hashed {
+                hash(&buffer[..complete]);
+                hashed = complete;
+            }
         }
     }
     buffer[at..].fill(0);
