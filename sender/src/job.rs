@@ -24,7 +24,7 @@ use crate::digest::Digester;
 use crate::dispatch;
 use crate::limit::Limit;
 use crate::meter::Meter;
-use crate::read::{DEPTH, Reader};
+use crate::read::{DEPTH, Reader, WAITING};
 use crate::source::Source;
 
 /// When a lane breaks, the receiver's own reason may still be on its way: wait so long for it.
@@ -294,10 +294,10 @@ pub async fn run(
     }
 }
 
-/// Buffers of the pool: one per lane, the reads in flight, and some ready in between.
+/// Buffers of the pool: one per lane, the reads in flight and waiting, and some ready in between.
 fn slots(o: &Options) -> Result<usize, Failure> {
     let least = o.streams as usize + 2;
-    let Some(memory) = o.memory else { return Ok(o.streams as usize + 2 * DEPTH) };
+    let Some(memory) = o.memory else { return Ok(o.streams as usize + WAITING + 2 * DEPTH) };
     let slots = usize::try_from(memory / u64::from(o.chunk.bytes())).unwrap_or(usize::MAX);
     if slots < least {
         let need = least as u64 * u64::from(o.chunk.bytes());
@@ -411,7 +411,7 @@ impl Disk {
     pub fn start(options: &Options) -> Result<Disk, Failure> {
         let refused = |e: blockio::Error| Failure::new(3, e.to_string());
         let pool = Pool::new(slots(options)?, options.chunk.bytes() as usize).map_err(refused)?;
-        let engine = Engine::start(options.engine, 2 * DEPTH as u32, &pool).map_err(refused)?;
+        let engine = Engine::start(options.engine, DEPTH as u32, &pool).map_err(refused)?;
         Ok(Disk { pool, engine })
     }
 }

@@ -10,7 +10,7 @@ use proto::extents::BlockMap;
 use proto::geometry::{BLOCK, ChunkSize};
 use proto::leaves::chunk_leaves;
 use proto::session::Unit;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::digest::Digester;
@@ -20,6 +20,10 @@ use crate::source::Source;
 
 /// Reads in flight. More only add latency on the disks measured (depth 4-8 saturates them).
 pub(crate) const DEPTH: usize = 8;
+/// Reads that the engine holds besides, so that it starts the next ones by itself. A disk often
+/// ends all of [`DEPTH`] at once; every core is busy hashing them then, and who would ask for more
+/// gets no turn: without these the disk stood still for a tenth of the time.
+pub(crate) const WAITING: usize = 4;
 /// Steps that the plan may be ahead of the reader.
 const PLAN_AHEAD: usize = 64;
 
@@ -58,7 +62,7 @@ impl Reader {
                 walk(i, source, chunk, |step| steps.blocking_send(step).is_ok())
             })
         });
-        let depth = Arc::new(Semaphore::new(DEPTH));
+        let depth = Arc::new(Semaphore::new(DEPTH + WAITING));
         let mut reads: JoinSet<Result<(), Failure>> = JoinSet::new();
         while let Some(step) = plan.recv().await {
             while let Some(done) = reads.try_join_next() {
@@ -77,11 +81,7 @@ impl Reader {
                     let Ok(turn) = depth.clone().acquire_owned().await else { break };
                     self.shared.session().plan(image);
                     let this = self.clone();
-                    reads.spawn(async move {
-                        let done = this.chunk(image, chunk, &extents, ahead, buffer).await;
-                        drop(turn);
-                        done
-                    });
+                    reads.spawn(async move { this.chunk(image, chunk, &extents, ahead, buffer, turn).await });
                 }
                 Work::End { image } => {
                     self.shared.session().plan_end(image);
@@ -115,6 +115,7 @@ impl Reader {
         extents: &BlockMap,
         ahead: u32,
         buffer: Buffer,
+        turn: OwnedSemaphorePermit,
     ) -> Result<(), Failure> {
         let meter = &self.shared.meter;
         let source = &self.sources[image as usize];
@@ -124,6 +125,8 @@ impl Reader {
         let started = Instant::now();
         let (mut buffer, read) = self.engine.read(&source.image, buffer, offset, len as usize).await;
         meter.read.since(started);
+        // The disk goes on while this chunk is hashed.
+        drop(turn);
         let got = read.map_err(|e| Failure::new(1, e.to_string()))?;
         if got < len as usize {
             source.check_unchanged()?;
