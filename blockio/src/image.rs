@@ -45,6 +45,7 @@ struct Inner {
     use_direct: AtomicBool,
     align: usize,
     plain_calls: bool,
+    in_memory: bool,
     size: AtomicU64,
     refused: AtomicU8,
     wrote_cached: AtomicBool,
@@ -216,11 +217,12 @@ impl Image {
         size: u64,
         sectors: Option<Sectors>,
     ) -> Image {
-        let fuse = rustix::fs::fstatfs(&buffered).is_ok_and(|fs| fs.f_type == libc::FUSE_SUPER_MAGIC);
+        let kind = rustix::fs::fstatfs(&buffered).map(|fs| fs.f_type);
         Image {
             inner: Arc::new(Inner {
                 path: path.to_owned(),
-                plain_calls: fuse,
+                plain_calls: kind == Ok(libc::FUSE_SUPER_MAGIC),
+                in_memory: kind == Ok(libc::TMPFS_MAGIC),
                 buffered,
                 use_direct: AtomicBool::new(direct.is_some()),
                 direct,
@@ -239,6 +241,11 @@ impl Image {
     /// The path it is called by in messages.
     pub fn path(&self) -> &Path {
         &self.inner.path
+    }
+
+    /// It lies on tmpfs, where [`Engine::allocate`](crate::Engine::allocate) fills every page.
+    pub fn in_memory(&self) -> bool {
+        self.inner.in_memory
     }
 
     /// Its size in bytes when it was opened, or as [`Image::set_len`] made it since.

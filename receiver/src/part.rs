@@ -220,6 +220,9 @@ impl PartFile {
         start: u64,
         end: u64,
     ) -> Result<(), blockio::Error> {
+        if image.in_memory() {
+            return Ok(()); // there is no layout to keep in one piece
+        }
         // Far enough ahead: nobody waits for a reservation that is not theirs.
         let enough = |to: u64| to >= end.min(start.saturating_add(RESERVE.start / 2));
         if enough(self.reserved_to.load(Ordering::Relaxed)) || end - start < RESERVE.start / 16 {
