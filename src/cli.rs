@@ -108,12 +108,12 @@ pub struct Send {
     #[arg(long, value_name = "N[-M]", value_parser = port_range)]
     pub port: Option<(u16, u16)>,
     /// Command that reaches the host, called as COMMAND HOST vmferry receive --once --stdio (or
-    /// send --once --stdio)
-    #[arg(short = 'e', long = "rsh", value_name = "COMMAND", default_value = "ssh")]
-    pub rsh: String,
-    /// How to call vmferry on the other host, for example 'sudo -n vmferry'
-    #[arg(long, value_name = "COMMAND", default_value = "vmferry")]
-    pub remote_path: String,
+    /// send --once --stdio) [default: ssh]
+    #[arg(short = 'e', long = "rsh", value_name = "COMMAND")]
+    pub rsh: Option<String>,
+    /// How to call vmferry on the other host, for example 'sudo -n vmferry' [default: vmferry]
+    #[arg(long, value_name = "COMMAND")]
+    pub remote_path: Option<String>,
 
     /// Folder of the files key and hosts, for services [default: /etc/vmferry as root, else
     /// ~/.config/vmferry]
@@ -190,10 +190,7 @@ impl Send {
         let place = last.to_str().ok_or_else(|| format!("'{}' is not valid UTF-8", last.display()))?;
         let Some(remote) = self.images.iter().find(|image| is_remote(image)) else {
             self.to = place.parse()?;
-            if self.to.service.is_some() && self.port.is_some() {
-                return Err("--port: a service has its port in its name, vmferry://HOST:PORT/PATH".into());
-            }
-            return Ok(());
+            return if self.to.service.is_some() { self.check_for_service() } else { Ok(()) };
         };
         let remote = remote.display();
         if is_remote(&last) {
@@ -212,7 +209,8 @@ impl Send {
         }
         let mut host: Option<String> = None;
         for image in &mut self.images {
-            let from: Place = image.to_str().unwrap_or_default().parse()?;
+            let name = image.to_str().ok_or_else(|| format!("'{}' is not valid UTF-8", image.display()))?;
+            let from: Place = name.parse()?;
             if from.service.is_some() {
                 return Err(format!(
                     "'{}': a service takes images and gives none: use HOST:IMAGE",
@@ -234,6 +232,18 @@ impl Send {
         self.to = Place { host: host.unwrap_or_default(), path: place.into(), service: None };
         self.pull = true;
         Ok(())
+    }
+
+    /// Options that would do nothing.
+    fn check_for_service(&self) -> Result<(), String> {
+        if self.port.is_some() {
+            return Err("--port: a service has its port in its name, vmferry://HOST:PORT/PATH".into());
+        }
+        let shell = [("--rsh", &self.rsh), ("--remote-path", &self.remote_path)];
+        match shell.iter().find(|(_, given)| given.is_some()) {
+            Some((option, _)) => Err(format!("{option}: a service is reached without a shell: leave it out")),
+            None => Ok(()),
+        }
     }
 
     /// Address families that `-4` and `-6` leave.

@@ -48,7 +48,10 @@ impl FromStr for Place {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Place, String> {
-        if let Some(rest) = text.strip_prefix("vmferry://") {
+        // Schemes have no case (RFC 3986, 3.1).
+        if let Some((scheme, rest)) = text.split_once("://")
+            && scheme.eq_ignore_ascii_case("vmferry")
+        {
             return of_service(text, rest);
         }
         // One behind a slash belongs to a file name.
@@ -132,6 +135,7 @@ mod tests {
         for (text, host, machine, port, path) in [
             ("vmferry://h/a.img", "h", "h", 8637, "a.img"),
             ("vmferry://h", "h", "h", 8637, ""),
+            ("VMferry://h", "h", "h", 8637, ""),
             ("vmferry://h:7000/", "h", "h", 7000, ""),
             ("vmferry://h//dev/vg/a", "h", "h", 8637, "/dev/vg/a"),
             ("vmferry://10.0.0.2:1/a:b", "10.0.0.2", "10.0.0.2", 1, "a:b"),

@@ -208,8 +208,8 @@ pub fn ask<Q: Message, A: Message + std::marker::Send + 'static>(
             Failure::new(exit::USAGE, format!("{option} '{text}' is not a command line: check its quotes"))
         })
     };
-    let rsh = words(&args.rsh, "--rsh")?;
-    let vmferry = words(&args.remote_path, "--remote-path")?;
+    let rsh = words(args.rsh.as_deref().unwrap_or("ssh"), "--rsh")?;
+    let vmferry = words(args.remote_path.as_deref().unwrap_or("vmferry"), "--remote-path")?;
     let mut opening = Vec::new();
     let spoken = bootstrap::open(&mut opening).and_then(|()| bootstrap::send(&mut opening, request));
     spoken.map_err(|e| Failure::new(exit::USAGE, format!("that is too much for one job: {e}")))?;

@@ -90,10 +90,10 @@ fn of_a_terabyte_of_hole() {
 fn does_not_grow_with_the_number_of_chunks() {
     let place = ferry::folder();
     let image = place.path().join("dense.img");
-    let mut peaks_at = |mib: u64| {
+    let peaks_at = |mib: u64| {
         images::random(&image, mib * MIB, 5).unwrap();
         let to = ferry::folder();
-        let (sent, peaks) = watch(Ferry::local().args(&["--chunk", "64K"]).arg(&image), to.path());
+        let (sent, peaks) = watch(Ferry::local().args(["--chunk", "64K"]).arg(&image), to.path());
         sent.done();
         peaks
     };

@@ -42,6 +42,8 @@ fn words_that_make_no_sense() {
         &["send", "disk.img", "vmferry://"],
         &["send", "disk.img", "vmferry://there:0/"],
         &["send", "disk.img", "vmferry://there/", "--port", "7000"],
+        &["send", "disk.img", "vmferry://there/", "--rsh", "ssh"],
+        &["send", "disk.img", "VMFERRY://there/", "--remote-path", "vmferry"],
         &["allow", "--overwrite"],
         &["allow", "--remove"],
         &["allow", "SHA256:12"],
