@@ -41,8 +41,8 @@ const HURRY: Duration = Duration::from_secs(4);
 /// How often the stages' counters go to the sender.
 const STAGES: Duration = Duration::from_millis(250);
 
-/// Acknowledgements wait for so long after the last one. They are cumulative, and each wakes four
-/// tasks at both ends: one per chunk took as much time as hashing a quarter of it.
+/// Acknowledgements wait for so long after the last one: they are cumulative, and each wakes four
+/// tasks at both ends.
 const ACK_EVERY: Duration = Duration::from_millis(10);
 
 /// How a receiver of one job is run.

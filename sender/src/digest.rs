@@ -18,7 +18,7 @@ enum Event {
 
 /// Events handed over at once: to wake the thread takes longer than to merge a chunk's leaves.
 const BATCH: usize = 64;
-/// Chunks of zeros that are worth waking the thread for.
+/// Leaves of zeros that are worth waking the thread for.
 const MANY_ZEROS: u64 = 64;
 
 /// Handle to the thread; it ends when the last handle is dropped.
