@@ -46,7 +46,12 @@ pub fn watched(sender: &mut Command, there: &Host, program: &Path) -> Result<(Ou
 
 /// The most memory that a process had until now, bytes; 0 when it is gone.
 fn peak(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    peak_in(&fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default())
+}
+
+/// The most memory that a process ever had, bytes, from its `/proc/PID/status` (`proc_pid_status(5)`);
+/// 0 when there is none.
+pub fn peak_in(status: &str) -> u64 {
     let field = |name: &str| -> u64 {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         // "VmHWM:     1234 kB"; huge pages of the reserved pool are not part of it.

@@ -11,6 +11,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use vmferry_benches::peaks::peak_in;
 
 use crate::Failed;
 
@@ -64,7 +65,7 @@ impl Cgroup {
     /// Peak memory of the processes that run now, together, in bytes.
     pub fn memory(&self) -> u64 {
         let status = |pid| fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        self.pids().into_iter().map(|pid| peak_memory(&status(pid))).sum()
+        self.pids().into_iter().map(|pid| peak_in(&status(pid))).sum()
     }
 }
 
@@ -112,15 +113,6 @@ fn usage(version: Version, text: &str) -> Option<f64> {
             number.trim().parse::<f64>().ok().map(|microseconds| microseconds / 1e6)
         }
     }
-}
-
-/// Bytes by `proc_pid_status(5)`: the peak of the resident set, and huge pages, which are not in it.
-fn peak_memory(status: &str) -> u64 {
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
-    };
-    (field("VmHWM:") + field("HugetlbPages:")) << 10
 }
 
 /// The TCP sockets of the network namespace that a process is in, as `/proc/net/tcp` has them.
@@ -177,8 +169,8 @@ mod tests {
     #[test]
     fn memory_is_the_peak_and_the_huge_pages() {
         let status = "VmPeak:\t 9000 kB\nVmHWM:\t 2048 kB\nVmRSS:\t 1000 kB\nHugetlbPages:\t 1024 kB\n";
-        assert_eq!(peak_memory(status), 3 << 20);
-        assert_eq!(peak_memory(""), 0);
+        assert_eq!(peak_in(status), 3 << 20);
+        assert_eq!(peak_in(""), 0);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use vmferry_benches::figures;
 
 use crate::Failed;
 use crate::machine::Machine;
@@ -252,11 +253,9 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The middle value, or the mean of the two middle ones.
+/// The median; `None` of none.
 pub fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    let upper = *sorted.get(sorted.len() / 2)?;
-    let lower = sorted[(sorted.len() - 1) / 2];
-    Some(f64::midpoint(upper, lower))
+    let mut values = values.peekable();
+    values.peek()?;
+    Some(figures::median(values))
 }
