@@ -27,7 +27,7 @@
 //!
 //! Rooms: [`geometry`] fixed sizes, [`version`] hello, [`join`] proof of belonging, [`seal`]
 //! frame tags of lanes without TLS, [`manifest`] what is moved, [`owner`] whose the copies are, [`control`] messages, [`errand`] those of a pull, [`frame`] data header, [`extents`] maps and run sets,
-//! [`leaves`] hashes of a chunk, [`digest`] of whole images,
+//! [`leaves`] hashes of a chunk, [`granules`] of what outlives a job, [`digest`] of whole images,
 //! [`telemetry`] where a host's time goes, [`session`] both state machines (with their state table).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -38,6 +38,7 @@ pub mod errand;
 pub mod extents;
 pub mod frame;
 pub mod geometry;
+pub mod granules;
 pub mod join;
 pub mod leaves;
 pub mod manifest;
