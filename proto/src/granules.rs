@@ -5,12 +5,14 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::digest::{Cv, merge, zero_leaf};
 use crate::extents::RunSet;
 use crate::geometry::{ChunkSize, GRANULE};
 
 /// What is known of some granules.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Run {
     /// The first of them.
     pub start: u64,
@@ -19,7 +21,7 @@ pub struct Run {
 }
 
 /// What granules hold.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Content {
     /// One granule of data, with its chaining value.
     Data(Cv),

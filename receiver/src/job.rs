@@ -8,10 +8,10 @@ use std::time::Duration;
 use blockio::{Engine, EngineChoice, Pool};
 use lanes::listen::{Doorkeeper, Pass};
 use lanes::{Error, Lane, message};
-use proto::control::{Accept, Failure, LANES_MAX, LaneId, Open, SessionId, ToReceiver, ToSender};
+use proto::control::{ANSWERS, Accept, Earlier, Failure, LaneId, Open, SessionId, ToReceiver, ToSender};
+use proto::extents::RunSet;
 use proto::frame::Header;
 use proto::geometry::ChunkSize;
-use proto::manifest;
 use proto::session::ReceiverSession;
 use tokio::io::ReadHalf;
 use tokio::sync::{Notify, mpsc};
@@ -23,15 +23,13 @@ use crate::flush::{self, Window};
 use crate::ground::Ground;
 use crate::lane::{self, LaneEnd};
 use crate::meter::Meter;
-use crate::part::Part;
+use crate::part::{self, Part};
 use crate::peer::Peer;
 use crate::quota::Lease;
 use crate::readback::{self, Expected};
-use crate::target;
 use crate::terms::Asked;
+use crate::{ending, prepare, resume};
 
-/// Writes in flight besides one buffer per lane.
-const WRITE_DEPTH: usize = 16;
 /// The sender has so long to say goodbye at the end: it only has to hear ours.
 const GOODBYE: Duration = Duration::from_secs(5);
 /// The sender has so long to connect after the bootstrap.
@@ -107,8 +105,12 @@ impl Watch for Unwatched {}
 pub(crate) struct Receiving {
     pub(crate) chunk: ChunkSize,
     pub(crate) epoch: u32,
-    lanes: u32,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) lanes: u32,
+    pub(crate) parts: Vec<Arc<Part>>,
+    /// What an earlier attempt left of each image.
+    pub(crate) earlier: Vec<Earlier>,
+    /// Of it, the granules that need not come again.
+    pub(crate) covered: Vec<Arc<RunSet>>,
     pub(crate) pool: Pool,
     pub(crate) engine: Engine,
     pub(crate) meter: Meter,
@@ -117,9 +119,9 @@ pub(crate) struct Receiving {
     pub(crate) readback: Option<Expected>,
     /// There may be something to acknowledge.
     pub(crate) acks: Notify,
-    session: Mutex<ReceiverSession>,
+    pub(crate) session: Mutex<ReceiverSession>,
     /// What the job takes of a service's limits: as long as anything of the above is there.
-    _lease: Option<Lease>,
+    pub(crate) _lease: Option<Lease>,
 }
 
 impl Receiving {
@@ -152,6 +154,8 @@ enum Task {
     Lane(LaneId, Result<(), LaneEnd>),
     Commit(u32, Result<[u8; 32], Failure>),
     Flusher(Failure),
+    /// What the sender asked for.
+    Known(Result<Vec<ToSender>, Failure>),
 }
 
 /// Receives one job. Returns when every image is in place, or, with its failure, when `stop` is
@@ -243,7 +247,7 @@ async fn serve(
     };
     let session = setting.session;
     let prepared = tokio::task::spawn_blocking(move || {
-        let job = prepare(&mut open, &mut setting)?;
+        let job = prepare::prepare(&mut open, &mut setting)?;
         Ok((job, open))
     });
     let prepared =
@@ -253,91 +257,34 @@ async fn serve(
     sessions.begin(&session, job.clone());
     watch.begun(&open, &job);
     let mut notices = job.engine.notices();
-    notices.extend(job.parts.iter().flat_map(Part::take_notices));
-    let resume = vec![Vec::new(); job.parts.len()];
+    notices.extend(job.parts.iter().flat_map(|part| part.take_notices()));
     let engine = job.engine.kind().as_str().to_owned();
-    let in_place = job.parts.iter().find_map(Part::in_place);
-    let _ = say.send(ToSender::Accept(Accept { engine, notices, resume, in_place }));
+    let in_place = job.parts.iter().find_map(|part| part.in_place());
+    let earlier = job.earlier.clone();
+    let _ = say.send(ToSender::Accept(Accept { engine, notices, earlier, in_place }));
     if open.dry_run {
         return Ok(());
     }
-    let mut committed = vec![false; job.parts.len()];
+    let mut committed: Vec<Option<[u8; 32]>> = vec![None; job.parts.len()];
+    for (image, earlier) in (0u32..).zip(&job.earlier) {
+        if let Earlier::Complete { tree } = earlier {
+            let part = &job.parts[image as usize];
+            committed[image as usize] = Some(*tree);
+            let (path, notices) = (part.path().display().to_string(), part.take_notices());
+            let _ = say.send(ToSender::Committed { image, tree: *tree, path, notices });
+        }
+    }
     let result = tokio::select! {
         result = receive(&job, &sender, joined, say, heard, watch, &mut committed) => result,
         failure = stop => Err(failure),
     };
-    if result.is_err() {
-        let unfinished = job.parts.iter().zip(&committed).filter(|(_, done)| !**done);
-        unfinished.for_each(|(part, _)| part.remove());
-    }
-    result
-}
-
-/// Checks everything, then makes the part files; all of them or none.
-fn prepare(open: &mut Open, setting: &mut Setting) -> Result<Receiving, Failure> {
-    let refused = |reason: String| Failure::new(3, reason);
-    manifest::check(&open.images).map_err(refused)?;
-    setting.asked.as_ref().map_or(Ok(()), |asked| asked.terms.hold(open))?;
-    let chunk = ChunkSize::new(u64::from(open.chunk)).map_err(refused)?;
-    if open.lanes == 0 || open.lanes > LANES_MAX {
-        return Err(refused(format!("{} lanes are not possible: 1 to {LANES_MAX}", open.lanes)));
-    }
-    let slots = slots(open.lanes as usize, chunk, setting.memory)?;
-    if let Some(Allowance { ground, lease }) = &mut setting.allowance {
-        ground.check(open)?;
-        let hashes = if open.readback { Expected::bytes(open.images.iter(), chunk) } else { 0 };
-        let buffers = slots as u64 * u64::from(chunk.bytes());
-        lease.take(open.lanes, buffers.saturating_add(hashes)).map_err(refused)?;
-    }
-    let ground = setting.allowance.as_ref().map(|a| &a.ground);
-    let destination = target::resolve(open, setting.direct, ground)?;
-    let broke = |e: blockio::Error| Failure::new(3, e.to_string());
-    let pool = Pool::new(slots, chunk.bytes() as usize).map_err(broke)?;
-    let engine = Engine::start(setting.engine, 64, &pool).map_err(broke)?;
-    let mut parts: Vec<Part> = Vec::new();
-    match destination {
-        target::Destination::Device(device) => {
-            parts.extend(open.images.first().map(|entry| Part::on(device, entry)))
+    match result {
+        Ok(heard) => {
+            ending::done(&job, &committed, heard).await;
+            Ok(())
         }
-        target::Destination::Files(_) if open.dry_run => {}
-        target::Destination::Files(targets) => {
-            for (target, entry) in targets.iter().zip(&open.images) {
-                match Part::create(target, entry, &open.images, setting.direct) {
-                    Ok(part) => parts.push(part),
-                    Err(failure) => {
-                        parts.iter().for_each(Part::remove);
-                        return Err(failure);
-                    }
-                }
-            }
-        }
+        Err(failure) => Err(ending::unfinished(&job, &committed, failure).await),
     }
-    let sizes: Vec<u64> = open.images.iter().map(|i| i.size).collect();
-    Ok(Receiving {
-        chunk,
-        epoch: open.epoch,
-        lanes: open.lanes,
-        parts,
-        pool,
-        engine,
-        meter: Meter::new(),
-        window: Window::new(open.sync_window, setting.direct),
-        readback: open.readback.then(Expected::default),
-        acks: Notify::new(),
-        session: Mutex::new(ReceiverSession::new(open.epoch, chunk, &sizes)),
-        _lease: setting.allowance.take().map(|a| a.lease),
-    })
-}
-
-/// Buffers: one reserved per lane, and the writes in flight.
-fn slots(lanes: usize, chunk: ChunkSize, memory: Option<u64>) -> Result<usize, Failure> {
-    let Some(memory) = memory else { return Ok(lanes + WRITE_DEPTH) };
-    let slots = usize::try_from(memory / u64::from(chunk.bytes())).unwrap_or(usize::MAX);
-    if slots < lanes + 1 {
-        let reason = format!("{lanes} streams with chunks of {chunk} do not fit into --memory {memory}");
-        return Err(Failure::new(3, reason));
-    }
-    Ok(slots.min(lanes + 64))
 }
 
 /// The main loop: returns when the sender says that it is done.
@@ -348,8 +295,8 @@ async fn receive(
     say: &Say,
     heard: &mut Heard,
     watch: &dyn Watch,
-    committed: &mut [bool],
-) -> Result<(), Failure> {
+    committed: &mut [Option<[u8; 32]>],
+) -> Result<ending::Goodbye, Failure> {
     let mut tasks: JoinSet<Task> = JoinSet::new();
     let flusher = job.clone();
     tasks.spawn(async move { Task::Flusher(flush::run(flusher).await) });
@@ -373,7 +320,7 @@ async fn receive(
                 Ok(Task::Commit(image, done)) => {
                     let tree = done?;
                     let part = &job.parts[image as usize];
-                    committed[image as usize] = true;
+                    committed[image as usize] = Some(tree);
                     acknowledge(job, say);
                     watch.committed(part.path());
                     let path = part.path().display().to_string();
@@ -381,6 +328,7 @@ async fn receive(
                     let _ = say.send(ToSender::Stages(job.meter.stages()));
                     let _ = say.send(ToSender::Committed { image, tree, path, notices });
                 }
+                Ok(Task::Known(answers)) => answers?.into_iter().for_each(|answer| drop(say.send(answer))),
                 Err(e) => return Err(Failure::new(1, format!("a task broke down: {e}"))),
             },
             message = heard.recv() => match message {
@@ -390,11 +338,19 @@ async fn receive(
                     let job = job.clone();
                     tasks.spawn(async move { Task::Commit(image, commit(&job, image, ours, tree).await) });
                 }
-                Some(Ok(ToReceiver::Done)) if committed.iter().all(|c| *c) => return Ok(()),
+                Some(Ok(ToReceiver::Done)) if committed.iter().all(Option::is_some) => {
+                    return Ok(ending::Goodbye::Said);
+                }
                 Some(Ok(ToReceiver::Abort(failure))) => return Err(sender.says(failure)),
                 Some(Ok(ToReceiver::Heartbeat)) => {}
+                Some(Ok(ToReceiver::Ask { image, from })) => {
+                    let job = job.clone();
+                    tasks.spawn(async move { Task::Known(known(&job, image, from).await) });
+                }
                 Some(Ok(_)) => return Err(Failure::new(1, "the sender broke the protocol: a message out of turn")),
-                Some(Err(e)) if committed.iter().all(|c| *c) && matches!(e, Error::Closed) => return Ok(()),
+                Some(Err(Error::Closed)) if committed.iter().all(Option::is_some) => {
+                    return Ok(ending::Goodbye::Missing);
+                }
                 Some(Err(e)) => return Err(sender.gone(&e)),
                 None => return Err(Failure::new(1, "the sender went away without a reason")),
             },
@@ -425,7 +381,7 @@ async fn commit(
     ours: [u8; 32],
     theirs: [u8; 32],
 ) -> Result<[u8; 32], Failure> {
-    flush::flush(job).await?;
+    flush::flush(job, Some(image)).await?;
     let part = &job.parts[image as usize];
     if ours != theirs {
         let name = &part.entry.name;
@@ -435,8 +391,29 @@ async fn commit(
     if let Some(expected) = &job.readback {
         readback::check(job, image, expected).await?;
     }
-    part.commit(&job.engine).await?;
+    // Of one image alone the sender will know.
+    part.commit(&job.engine, ours, job.parts.len() > 1).await?;
     Ok(ours)
+}
+
+/// Hashes of granules that are durable since an earlier attempt.
+async fn known(job: &Receiving, image: u32, mut from: u64) -> Result<Vec<ToSender>, Failure> {
+    let broken = || Failure::new(1, "the sender broke the protocol: it asks for what there is not");
+    let covered = job.covered.get(image as usize).ok_or_else(broken)?.clone();
+    let part = job.parts.get(image as usize).ok_or_else(broken)?;
+    let ledger = part.logbook.as_ref().and_then(|l| l.ledger()).ok_or_else(broken)?;
+    part::blocking(move || {
+        let mut answers = Vec::new();
+        for _ in 0..ANSWERS {
+            let (runs, next) = resume::known(&ledger, &covered, from)
+                .map_err(|e| Failure::new(1, format!("{}: {e}", ledger.path().display())))?;
+            answers.push(ToSender::Known { image, from, runs, next });
+            let Some(next) = next else { break };
+            from = next;
+        }
+        Ok(answers)
+    })
+    .await
 }
 
 /// Passes on what the sender says until it ends or falls silent.

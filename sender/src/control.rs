@@ -10,6 +10,7 @@ use tokio::io::ReadHalf;
 use tokio::sync::mpsc;
 
 use crate::job::Shared;
+use crate::known::Answer;
 
 /// An image is in place.
 #[derive(Clone, Debug)]
@@ -42,6 +43,7 @@ pub(crate) async fn listen(
     mut from: ReadHalf<Lane>,
     dead_after: Duration,
     committed: mpsc::UnboundedSender<Committed>,
+    answers: mpsc::UnboundedSender<Answer>,
     shared: Arc<Shared>,
 ) -> Ended {
     loop {
@@ -49,7 +51,7 @@ pub(crate) async fn listen(
             Ok(message) => message,
             Err(e) => return Ended::Lost(e),
         };
-        if let Err(ended) = apply(message, &committed, &shared) {
+        if let Err(ended) = apply(message, &committed, &answers, &shared) {
             return ended;
         }
     }
@@ -58,6 +60,7 @@ pub(crate) async fn listen(
 fn apply(
     message: ToSender,
     committed: &mpsc::UnboundedSender<Committed>,
+    answers: &mpsc::UnboundedSender<Answer>,
     shared: &Shared,
 ) -> Result<(), Ended> {
     match message {
@@ -80,6 +83,8 @@ fn apply(
         }
         ToSender::Fail(failure) => return Err(Ended::ByReceiver(failure)),
         ToSender::Heartbeat => {}
+        // When nobody reads any more, nobody asked.
+        ToSender::Known { image, from, runs, next } => drop(answers.send(Answer { image, from, runs, next })),
         ToSender::Accept(_) => return Err(Ended::Violation("it accepted the job twice".into())),
     }
     Ok(())

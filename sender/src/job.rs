@@ -8,7 +8,7 @@ use std::time::Duration;
 use blockio::{Engine, EngineChoice, Pool};
 use lanes::dial::Dialer;
 use lanes::{Lane, message};
-use proto::control::{Accept, Failure, LaneId, Open, ToReceiver, ToSender, Transport};
+use proto::control::{Accept, Earlier, Failure, LaneId, Open, ToReceiver, ToSender, Transport};
 use proto::digest::Digests;
 pub use proto::errand::Summary;
 use proto::geometry::ChunkSize;
@@ -22,6 +22,7 @@ use crate::cause::{self, Cause};
 use crate::control::{self, Committed, Ended};
 use crate::digest::Digester;
 use crate::dispatch;
+use crate::known::Line;
 use crate::limit::Limit;
 use crate::meter::Meter;
 use crate::read::{DEPTH, Reader, WAITING};
@@ -175,6 +176,9 @@ pub async fn run(
         );
     }
     notices.extend(engine.notices());
+    if accept.earlier.len() != job.sources.len() {
+        return Err(Failure::new(1, "the receiver broke the protocol: it accepted other images"));
+    }
     events(Event::Started { notices, theirs: accept.notices, peer });
     let engines = (engine.kind().as_str().to_owned(), accept.engine);
 
@@ -195,6 +199,13 @@ pub async fn run(
         meter: meter.clone(),
         progressed: Notify::new(),
     });
+    for (image, earlier) in (0u32..).zip(&accept.earlier) {
+        if matches!(earlier, Earlier::Complete { .. }) {
+            shared.session().skip(image);
+        }
+    }
+    let (answered, answers) = mpsc::unbounded_channel();
+    let line = Line { ask: say.clone(), answers };
     let digester = Digester::start(&sizes, o.chunk, o.b3_always)
         .map_err(|e| Failure::new(1, format!("cannot start the digest thread: {e}")))?;
     let sources: Arc<[Source]> = job.sources.clone().into();
@@ -202,8 +213,9 @@ pub async fn run(
     let (committed, mut commits) = mpsc::unbounded_channel();
     {
         let (dead_after, shared) = (o.dead_after, shared.clone());
-        parts
-            .spawn(async move { Part::Listener(control::listen(from, dead_after, committed, shared).await) });
+        parts.spawn(async move {
+            Part::Listener(control::listen(from, dead_after, committed, answered, shared).await)
+        });
         parts.spawn(async move {
             Part::Speaker(message::speak(to, dead_after, queue, ToReceiver::Heartbeat).await)
         });
@@ -236,8 +248,15 @@ pub async fn run(
             ready,
             shared: shared.clone(),
         };
-        parts.spawn(async move { Part::Reader(reader.run().await) });
+        let earlier = accept.earlier;
         let (mut digests, mut in_place) = (BTreeMap::new(), 0);
+        for (source, earlier) in sources.iter().zip(&earlier) {
+            if let Earlier::Complete { tree } = earlier {
+                meter.resumed_bytes.add(source.entry().size);
+                digests.insert(source.entry().name.clone(), Digests { tree: *tree, b3: None });
+            }
+        }
+        parts.spawn(async move { Part::Reader(reader.run(earlier, line).await) });
         loop {
             tokio::select! {
                 Some(part) = parts.join_next() => {

@@ -87,6 +87,13 @@ impl SenderSession {
         }
     }
 
+    /// `image` is in place since an earlier attempt: nothing of it is sent.
+    pub fn skip(&mut self, image: u32) {
+        if let Some(image) = self.images.get_mut(image as usize) {
+            (image.planned_all, image.finishing) = (true, true);
+        }
+    }
+
     /// Puts a planned unit on a lane: the sequence for its header.
     ///
     /// # Errors
