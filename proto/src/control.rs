@@ -205,6 +205,8 @@ pub enum ToSender {
         /// Where to go on; `None`: there are no more.
         next: Option<u64>,
     },
+    /// The answer to [`ToReceiver::Done`]: nothing is left but the images.
+    Done,
 }
 
 /// Answers to one [`ToReceiver::Ask`], fewer at the end: 16 GiB of data for one round trip.
@@ -422,6 +424,7 @@ mod tests {
             hex(&round_trip(ToReceiver::Heartbeat)),
             hex(&round_trip(ToReceiver::Open(open))),
             hex(&round_trip(ToSender::Accept(accept))),
+            hex(&round_trip(ToSender::Done)),
             hex(&round_trip(ToReceiver::Ask { image: 1, from: 300 })),
             hex(&round_trip(ToSender::Known {
                 image: 1,

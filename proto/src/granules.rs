@@ -235,6 +235,7 @@ mod tests {
         }
     }
 
+    #[allow(clippy::single_range_in_vec_init)] // sets of one run, not vectors of its members
     #[test]
     fn only_whole_chunks_are_covered() {
         let set = |runs: &[Range<u64>]| {

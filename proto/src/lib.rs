@@ -17,7 +17,8 @@
 //!                                           ←  Ack … Ack         (written, durable; cumulative)
 //!   Finish{image, tree}                     →  flush, compare, rename
 //!                                           ←  Committed{image, tree}
-//!   Done                                    →
+//!   Done                                    →  remove the ledgers
+//!                                           ←  Done
 //! ```
 //! In a pull the receiver starts the sender, see [`errand`].
 //!

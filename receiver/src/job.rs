@@ -281,6 +281,7 @@ async fn serve(
     match result {
         Ok(heard) => {
             ending::done(&job, &committed, heard).await;
+            let _ = say.send(ToSender::Done);
             Ok(())
         }
         Err(failure) => Err(ending::unfinished(&job, &committed, failure).await),

@@ -178,6 +178,11 @@ pub(crate) fn find(
         Err(e) => return refuse(&format!("belongs to somebody else ({})", e.io())),
     };
     lock(&image)?;
+    // Whoever had it before may have given it its name.
+    let now = fs::statat(fd(target), &name, AtFlags::SYMLINK_NOFOLLOW).map(|s| (s.st_dev, s.st_ino));
+    if now != Ok((stat.st_dev, stat.st_ino)) {
+        return find(target, images, direct);
+    }
     let ledger = Ledger::open(&shelf(target));
     let known = ledger
         .as_ref()

@@ -172,12 +172,6 @@ fn files(open: &Open, into: Folder, direct: bool, may_replace: bool) -> Result<V
             ));
         }
         let mut target = Target { folder, folder_path, name, replaces: false, owner };
-        if let Some((ledger, tree)) = leftover::complete(&target, image) {
-            given += image.allocated.min(image.size);
-            targets.push(Spot::Complete(target, ledger, tree));
-            continue;
-        }
-        target.replaces = standing(&target, &open.images, open.force, may_replace)?;
         // A name in /dev that is no device is a mistyped one; /dev/shm alone is a place for files.
         if target.folder_path.starts_with("/dev") && !target.folder_path.starts_with("/dev/shm") {
             return refuse(format!(
@@ -185,8 +179,15 @@ fn files(open: &Open, into: Folder, direct: bool, may_replace: bool) -> Result<V
                 target.path().display()
             ));
         }
-        // Its space is there already, or will be.
+        // First, since it waits for an attempt that is just ending.
         let found = leftover::find(&target, &open.images, direct)?;
+        if let Some((ledger, tree)) = leftover::complete(&target, image) {
+            given += image.allocated.min(image.size);
+            targets.push(Spot::Complete(target, ledger, tree));
+            continue;
+        }
+        target.replaces = standing(&target, &open.images, open.force, may_replace)?;
+        // Its space is there already, or will be.
         if let Some(found) = &found {
             given += found.image.allocated().map_err(|e| Failure::new(REFUSED, e.to_string()))?;
         }

@@ -36,6 +36,9 @@ pub(crate) fn settle(part: Result<Part, JoinError>) -> Result<Option<(u32, Diges
         Ok(Part::Listener(Ended::Violation(what))) => {
             Err(Cause::Ours(Failure::new(1, format!("the receiver broke the protocol: {what}"))))
         }
+        Ok(Part::Listener(Ended::Done)) => {
+            Err(Cause::Ours(Failure::new(1, "the receiver broke the protocol: it ended the job by itself")))
+        }
         Err(e) => Err(Cause::Ours(Failure::new(1, format!("a task broke down: {e}")))),
     }
 }

@@ -30,6 +30,8 @@ pub(crate) enum Ended {
     Lost(Error),
     /// The receiver broke the protocol.
     Violation(String),
+    /// Everything is done at the receiver, too.
+    Done,
 }
 
 impl From<Violation> for Ended {
@@ -81,6 +83,7 @@ fn apply(
             shared.session().committed(image)?;
             let _ = committed.send(Committed { image, tree, path, notices });
         }
+        ToSender::Done => return Err(Ended::Done),
         ToSender::Fail(failure) => return Err(Ended::ByReceiver(failure)),
         ToSender::Heartbeat => {}
         // When nobody reads any more, nobody asked.

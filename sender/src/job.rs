@@ -296,8 +296,8 @@ pub async fn run(
         Ok(digests) => {
             let _ = say.send(ToReceiver::Done);
             drop(say);
-            // The goodbye only spares the receiver a wait; everything is in place.
-            let _ = timeout(REASON_GRACE, until_speaker_ends(&mut parts)).await;
+            // Everything is in place; so that nothing else is left when this end is gone.
+            let _ = timeout(REASON_GRACE, until_listener_ends(&mut parts)).await;
             let meter = meter.snapshot(true);
             // Lanes that only told of zeros waited for each other, not for a stage.
             let bottleneck = meter.bottleneck().filter(|_| meter.totals.written > 0);
@@ -477,6 +477,14 @@ fn check(done: &Committed, ours: Option<&Digests>) -> Result<(), Cause> {
         return Ok(());
     }
     Err(Cause::Ours(Failure::new(4, format!("{} differs from the source after the copy", done.path))))
+}
+
+async fn until_listener_ends(parts: &mut JoinSet<Part>) {
+    while let Some(part) = parts.join_next().await {
+        if matches!(part, Ok(Part::Listener(_))) {
+            return;
+        }
+    }
 }
 
 async fn until_speaker_ends(parts: &mut JoinSet<Part>) {

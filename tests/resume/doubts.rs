@@ -68,7 +68,7 @@ fn a_source_that_changed_is_sent_anew() {
     let scene = Scene::new(64 * MIB);
     half(&scene);
     let source = fs::File::options().write(true).open(&scene.image).unwrap();
-    source.write_all_at(&[0x5A; 1 << 20], 3 * MIB).unwrap();
+    source.write_all_at(&vec![0x5A; 1 << 20], 3 * MIB).unwrap();
     drop(source);
     starts_over(&scene, "the source is not what it was");
 }
@@ -80,7 +80,7 @@ fn a_source_with_an_old_time_stamp_is_sent_anew() {
     half(&scene);
     let source = fs::File::options().write(true).open(&scene.image).unwrap();
     let then = source.metadata().unwrap().modified().unwrap();
-    source.write_all_at(&[0x5A; 1 << 20], 3 * MIB).unwrap();
+    source.write_all_at(&vec![0x5A; 1 << 20], 3 * MIB).unwrap();
     source.set_modified(then).unwrap();
     drop(source);
     starts_over(&scene, "the source is not what it was");
