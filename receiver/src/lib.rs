@@ -11,7 +11,8 @@
 //!
 //! Rooms: `target` where images go, `terms` what this side insists on, `peer` the sender in messages, `part` part files and their commit,
 //! `leftover` those of earlier attempts, `ledger` what of a copy is durable, `logbook` when that is noted, `resume` whether it is gone on with, `owner` whose copies are, `device` block devices, `lane` data lanes,
-//! `flush` durability, `prepare` from a wish to a job, `job` the control connection and all together, `ending` what stays of it.
+//! `flush` durability, `prepare` from a wish to a job, `job` the control connection and all together, `ending` what stays of it;
+//! [`survey`] hashes what is there.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -35,6 +36,7 @@ mod readback;
 mod resume;
 pub mod rules;
 pub mod service;
+pub mod survey;
 mod target;
 mod terms;
 
