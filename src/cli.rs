@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use blockio::EngineChoice;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use proto::control::Delta;
 use proto::errand::Family;
 use proto::geometry::{ChunkSize, parse_size};
 use proto::owner::Owner;
@@ -124,6 +125,14 @@ pub struct Send {
     /// be writing
     #[arg(long)]
     pub force: bool,
+    /// The destination has an older copy: compare on both ends, and send only what differs. The older
+    /// copy stays as it is until the new one, a clone or a copy of it, is complete
+    #[arg(long)]
+    pub delta: bool,
+    /// With --delta: change the older copy itself, which needs no room. Until that is complete it has
+    /// another name, NAME.vmferry-part
+    #[arg(long, requires = "delta")]
+    pub inplace: bool,
     /// The copies belong to this user and group of the destination, instead of the source's
     #[arg(long, value_name = "[USER][:GROUP]")]
     pub chown: Option<Owner>,
@@ -243,6 +252,15 @@ impl Send {
         match shell.iter().find(|(_, given)| given.is_some()) {
             Some((option, _)) => Err(format!("{option}: a service is reached without a shell: leave it out")),
             None => Ok(()),
+        }
+    }
+
+    /// What becomes of older copies.
+    pub fn delta(&self) -> Delta {
+        match (self.delta, self.inplace) {
+            (false, _) => Delta::No,
+            (true, false) => Delta::Aside,
+            (true, true) => Delta::InPlace,
         }
     }
 

@@ -72,6 +72,7 @@ pub fn run(args: &Send, report: &Report) -> Result<(), Failure> {
         b3_always: args.digest == Digest::B3,
         sync_window: args.sync_window,
         readback: args.verify == Verify::Readback,
+        delta: args.delta(),
         dry_run: args.dry_run,
         chown: args.chown.clone(),
         dead_after_ms: args.peer_timeout * 1000,
@@ -234,6 +235,7 @@ fn config(end: End, errand: &Errand, key: [u8; 32], host: &str) -> Result<Config
         dry_run: errand.dry_run,
         sync_window: errand.sync_window,
         readback: errand.readback,
+        delta: errand.delta,
         chown: errand.chown.clone(),
     };
     let peer = Fingerprint(key);

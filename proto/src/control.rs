@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::digest::hex;
+use crate::digest::{Cv, hex};
 use crate::granules::Run;
 use crate::join::Secret;
 use crate::manifest::ImageEntry;
@@ -127,12 +127,12 @@ pub enum ToReceiver {
     Abort(Failure),
     /// Still here.
     Heartbeat,
-    /// Asks for the hashes of granules that are durable since an earlier attempt: the next
+    /// Asks for the hashes of what is there since an earlier attempt, or of an older copy: the next
     /// [`ANSWERS`] messages full.
     Ask {
         /// Index into the manifest.
         image: u32,
-        /// The first granule of interest.
+        /// The first granule of interest; of an older copy, the first chunk.
         from: u64,
     },
 }
@@ -159,10 +159,24 @@ pub struct Open {
     pub sync_window: Option<u64>,
     /// Read everything back from the disk before it is committed.
     pub readback: bool,
+    /// What older copies at the destination are good for.
+    pub delta: Delta,
     /// Who the copies are to belong to; `None`: whoever the sources belong to.
     pub chown: Option<Owner>,
     /// What is moved.
     pub images: Vec<ImageEntry>,
+}
+
+/// What becomes of an older copy at the destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Delta {
+    /// It is in the way, or replaced as a whole.
+    #[default]
+    No,
+    /// What differs is changed in a clone of it, or in a copy; it stays as it is until that is complete.
+    Aside,
+    /// What differs is changed in it.
+    InPlace,
 }
 
 /// What the receiver says.
@@ -205,13 +219,25 @@ pub enum ToSender {
         /// Where to go on; `None`: there are no more.
         next: Option<u64>,
     },
+    /// An answer to [`ToReceiver::Ask`] about an older copy: what it holds, in order; at most
+    /// [`KNOWN_MAX`] leaves.
+    Found {
+        /// Index into the manifest.
+        image: u32,
+        /// Chunk: as it was asked for, or where the answer before this one ended.
+        from: u64,
+        /// What there is. What is left out is not there.
+        pieces: Vec<Piece>,
+        /// Where to go on; `None`: there is no more.
+        next: Option<u64>,
+    },
     /// The answer to [`ToReceiver::Done`]: nothing is left but the images.
     Done,
 }
 
 /// Answers to one [`ToReceiver::Ask`], fewer at the end: 16 GiB of data for one round trip.
 pub const ANSWERS: u32 = 64;
-/// Runs in one [`ToSender::Known`] at most: it stays below the limit of its kind.
+/// Runs in one [`ToSender::Known`], leaves in one [`ToSender::Found`] at most: it stays below the limit of its kind.
 pub const KNOWN_MAX: usize = 256;
 
 /// The receiver's answer to [`Open`].
@@ -239,10 +265,32 @@ pub enum Earlier {
         /// How many.
         granules: u64,
     },
+    /// An older copy, or one that was interrupted: what it holds is found out meanwhile, and to be asked
+    /// for; what is the same is kept ([`crate::frame::Body::Keep`]).
+    Older,
     /// All of it, under its final name.
     Complete {
         /// Tree digest of what arrived then.
         tree: [u8; 32],
+    },
+}
+
+/// What chunks of an older copy hold.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Piece {
+    /// One chunk with data.
+    Data {
+        /// Which.
+        chunk: u64,
+        /// One hash per leaf; of leaves without data all zero.
+        leaves: Vec<Cv>,
+    },
+    /// Chunks that read as zero.
+    Zero {
+        /// The first.
+        chunk: u64,
+        /// How many.
+        count: u64,
     },
 }
 
@@ -399,6 +447,7 @@ mod tests {
             dry_run: false,
             sync_window: Some(9),
             readback: true,
+            delta: Delta::InPlace,
             chown: Some("qemu:36".parse().expect("an owner")),
             images: vec![entry, file],
         };
@@ -408,6 +457,7 @@ mod tests {
             earlier: vec![
                 Earlier::Nothing,
                 Earlier::Durable { granules: 300 },
+                Earlier::Older,
                 Earlier::Complete { tree: [9; 32] },
             ],
             in_place: Some("/dev/sdc".into()),
@@ -424,6 +474,15 @@ mod tests {
             hex(&round_trip(ToReceiver::Heartbeat)),
             hex(&round_trip(ToReceiver::Open(open))),
             hex(&round_trip(ToSender::Accept(accept))),
+            hex(&round_trip(ToSender::Found {
+                image: 1,
+                from: 2,
+                pieces: vec![
+                    Piece::Data { chunk: 2, leaves: vec![[5; 32]] },
+                    Piece::Zero { chunk: 3, count: 300 },
+                ],
+                next: Some(303),
+            })),
             hex(&round_trip(ToSender::Done)),
             hex(&round_trip(ToReceiver::Ask { image: 1, from: 300 })),
             hex(&round_trip(ToSender::Known {
@@ -447,6 +506,9 @@ mod tests {
         let run = Run { start: u64::MAX, content: Content::Data([0xff; 32]) };
         let runs = vec![run; KNOWN_MAX];
         round_trip(ToSender::Known { image: u32::MAX, from: u64::MAX, runs, next: Some(u64::MAX) });
+        let piece = Piece::Data { chunk: u64::MAX, leaves: vec![[0xff; 32]] };
+        let pieces = vec![piece; KNOWN_MAX];
+        round_trip(ToSender::Found { image: u32::MAX, from: u64::MAX, pieces, next: Some(u64::MAX) });
     }
 
     #[test]

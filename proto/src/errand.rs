@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::{Failure, MANIFEST, Message, SMALL, SessionId, Transport};
+use crate::control::{Delta, Failure, MANIFEST, Message, SMALL, SessionId, Transport};
 use crate::digest::Digests;
 use crate::join::Secret;
 use crate::owner::Owner;
@@ -55,6 +55,8 @@ pub struct Errand {
     pub sync_window: Option<u64>,
     /// As in [`Open`](crate::control::Open).
     pub readback: bool,
+    /// As in [`crate::control::Open`].
+    pub delta: Delta,
     /// Check everything, change nothing.
     pub dry_run: bool,
     /// As in [`Open`](crate::control::Open).
@@ -204,6 +206,7 @@ mod tests {
             b3_always: false,
             sync_window: Some(9),
             readback: true,
+            delta: Delta::Aside,
             dry_run: false,
             chown: Some("qemu:36".parse().expect("an owner")),
             dead_after_ms: 30_000,

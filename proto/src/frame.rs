@@ -6,14 +6,14 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0-1 | magic `vF` |
-//! | 2 | kind: 1 data, 2 zero run, 3 end of lane |
+//! | 2 | kind: 1 data, 2 zero run, 3 end of lane, 4 kept: the destination has it already |
 //! | 3 | flags: bit 0 compressed (version 1 sends 0) |
 //! | 4-7 | job epoch |
 //! | 8-15 | sequence on this lane, from 0 without gaps |
 //! | 16-19 | image, index into the manifest |
 //! | 20-23 | ahead: chunks of dense data that follow this one (a hint for preallocation) |
 //! | 24-31 | chunk index |
-//! | 32-39 | count of chunks: 1 for data, 1.. for a zero run, 0 for end |
+//! | 32-39 | count of chunks: 1 for data, 1.. for zeros (kept or not), 0 for end |
 //! | 40-43 | raw length, bytes: data in the chunk's map |
 //! | 44-47 | wire length, bytes: payload behind the header |
 //! | 48-63 | reserved, zero |
@@ -33,6 +33,7 @@ const FIXED: usize = 64;
 const KIND_DATA: u8 = 1;
 const KIND_ZERO: u8 = 2;
 const KIND_END: u8 = 3;
+const KIND_KEEP: u8 = 4;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -75,6 +76,15 @@ pub enum Body {
         chunk: u64,
         /// How many.
         count: u64,
+    },
+    /// The destination holds this already, as it said: nothing is written, no payload.
+    Keep {
+        /// First chunk.
+        chunk: u64,
+        /// How many: 1 where they hold data.
+        count: u64,
+        /// One hash per leaf; of leaves without data all zero. Empty: all of it reads as zero.
+        leaves: Vec<Cv>,
     },
     /// Nothing more comes on this lane.
     End,
@@ -156,6 +166,14 @@ impl Header {
                 fixed.chunk = (*index).into();
                 fixed.count = (*count).into();
             }
+            Body::Keep { chunk: index, count, leaves } => {
+                fixed.kind = KIND_KEEP;
+                fixed.chunk = (*index).into();
+                fixed.count = (*count).into();
+                for (slot, cv) in out[FIXED + chunk.blocks() / 8..].chunks_exact_mut(32).zip(leaves) {
+                    slot.copy_from_slice(cv);
+                }
+            }
             Body::End => {}
         }
         out[..FIXED].copy_from_slice(fixed.as_bytes());
@@ -179,7 +197,9 @@ impl Header {
         let (bits, hashes) = rest.split_at(chunk.blocks() / 8);
         let (raw_len, wire_len) = (fixed.raw_len.get(), fixed.wire_len.get());
         let (index, count) = (fixed.chunk.get(), fixed.count.get());
-        let empty = raw_len == 0 && wire_len == 0 && fixed.ahead == 0 && rest.iter().all(|b| *b == 0);
+        let no_data = raw_len == 0 && wire_len == 0 && fixed.ahead == 0 && bits.iter().all(|b| *b == 0);
+        let no_leaves = hashes.iter().all(|b| *b == 0);
+        let empty = no_data && no_leaves;
         let body = match fixed.kind {
             KIND_DATA => {
                 let map = BlockMap::read(bits);
@@ -189,27 +209,35 @@ impl Header {
                 if !plausible || wire_len != raw_len || count != 1 {
                     return Err(HeaderError::Inconsistent);
                 }
-                let leaves = hashes.chunks_exact(32).map(|h| {
-                    let mut cv = [0; 32];
-                    cv.copy_from_slice(h);
-                    cv
-                });
                 Body::Data {
                     chunk: index,
                     ahead: fixed.ahead.get(),
                     map,
                     raw_len,
                     wire_len,
-                    leaves: leaves.collect(),
+                    leaves: cvs(hashes),
                 }
             }
             KIND_ZERO if empty && count > 0 => Body::Zero { chunk: index, count },
             KIND_END if empty && count == 0 && index == 0 => Body::End,
-            KIND_ZERO | KIND_END => return Err(HeaderError::Inconsistent),
+            KIND_KEEP if no_data && no_leaves && count > 0 => {
+                Body::Keep { chunk: index, count, leaves: vec![] }
+            }
+            KIND_KEEP if no_data && count == 1 => Body::Keep { chunk: index, count, leaves: cvs(hashes) },
+            KIND_ZERO | KIND_END | KIND_KEEP => return Err(HeaderError::Inconsistent),
             other => return Err(HeaderError::UnknownKind(other)),
         };
         Ok(Header { epoch: fixed.epoch.get(), seq: fixed.seq.get(), image: fixed.image.get(), body })
     }
+}
+
+fn cvs(hashes: &[u8]) -> Vec<Cv> {
+    let cv = |hash: &[u8]| {
+        let mut cv = [0; 32];
+        cv.copy_from_slice(hash);
+        cv
+    };
+    hashes.chunks_exact(32).map(cv).collect()
 }
 
 #[cfg(test)]
@@ -242,7 +270,11 @@ mod tests {
             assert!(header_len(chunk) <= HEADER_MAX);
             let zero = Header { body: Body::Zero { chunk: 9, count: 1 << 40 }, ..data(chunk, &[0]) };
             let end = Header { image: 0, body: Body::End, ..zero.clone() };
-            for h in [data(chunk, &[0, 3, 15]), zero, end] {
+            let leaves = (0..chunk.leaves()).map(|i| [i as u8; 32]).collect::<Vec<_>>();
+            let kept = if leaves.iter().all(|leaf| *leaf == [0; 32]) { vec![[1; 32]] } else { leaves };
+            let kept = Header { body: Body::Keep { chunk: 9, count: 1, leaves: kept }, ..zero.clone() };
+            let zeros = Header { body: Body::Keep { chunk: 9, count: 7, leaves: vec![] }, ..zero.clone() };
+            for h in [data(chunk, &[0, 3, 15]), zero, end, kept, zeros] {
                 assert_eq!(Header::decode(chunk, &encoded(&h, chunk)), Ok(h));
             }
         }
@@ -277,7 +309,7 @@ mod tests {
                 let mut framed = bytes.clone();
                 framed.resize(header_len(chunk), 0);
                 framed[..2].copy_from_slice(b"vF");
-                framed[2] = 1 + framed[2] % 3;
+                framed[2] = 1 + framed[2] % 4;
                 framed[3] = 0;
                 framed[48..64].fill(0);
                 if let Ok(h) = Header::decode(chunk, &framed) {

@@ -52,9 +52,11 @@ pub(crate) async fn unfinished(
         let _ = timeout(LAST_FLUSH, flush::flush(job, None)).await;
     }
     let open = job.parts.iter().zip(committed).filter(|(_, committed)| committed.is_none());
-    let mut kept = Vec::new();
+    let (mut kept, mut in_place) = (Vec::new(), Vec::new());
     for (part, _) in open {
-        if failure.exit != WRONG && part.logbook.as_ref().is_some_and(|l| l.ledger().is_some()) {
+        if part.is_changed_in_place() {
+            in_place.push(part.entry.name.as_str());
+        } else if failure.exit != WRONG && part.logbook.as_ref().is_some_and(|l| l.ledger().is_some()) {
             kept.push(part.entry.name.as_str());
         } else {
             part.remove();
@@ -62,6 +64,12 @@ pub(crate) async fn unfinished(
     }
     if !kept.is_empty() {
         failure.reason += &format!(" (what is durable of {} is kept and not sent again)", kept.join(", "));
+    }
+    if !in_place.is_empty() {
+        let names = in_place.join(", ");
+        failure.reason += &format!(
+            " ({names} is changed in part, and called .vmferry-part until the same command has finished it)"
+        );
     }
     failure
 }

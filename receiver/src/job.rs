@@ -18,6 +18,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, timeout};
 
+use crate::base::Base;
 use crate::door::{self, Joined, Sessions};
 use crate::flush::{self, Window};
 use crate::ground::Ground;
@@ -111,6 +112,8 @@ pub(crate) struct Receiving {
     pub(crate) earlier: Vec<Earlier>,
     /// Of it, the granules that need not come again.
     pub(crate) covered: Vec<Arc<RunSet>>,
+    /// What the destination had before, where that is of use.
+    pub(crate) bases: Vec<Option<Arc<Base>>>,
     pub(crate) pool: Pool,
     pub(crate) engine: Engine,
     pub(crate) meter: Meter,
@@ -155,7 +158,7 @@ enum Task {
     Commit(u32, Result<[u8; 32], Failure>),
     Flusher(Failure),
     /// What the sender asked for.
-    Known(Result<Vec<ToSender>, Failure>),
+    Told(Result<(), Failure>),
 }
 
 /// Receives one job. Returns when every image is in place, or, with its failure, when `stop` is
@@ -329,7 +332,7 @@ async fn receive(
                     let _ = say.send(ToSender::Stages(job.meter.stages()));
                     let _ = say.send(ToSender::Committed { image, tree, path, notices });
                 }
-                Ok(Task::Known(answers)) => answers?.into_iter().for_each(|answer| drop(say.send(answer))),
+                Ok(Task::Told(told)) => told?,
                 Err(e) => return Err(Failure::new(1, format!("a task broke down: {e}"))),
             },
             message = heard.recv() => match message {
@@ -345,8 +348,8 @@ async fn receive(
                 Some(Ok(ToReceiver::Abort(failure))) => return Err(sender.says(failure)),
                 Some(Ok(ToReceiver::Heartbeat)) => {}
                 Some(Ok(ToReceiver::Ask { image, from })) => {
-                    let job = job.clone();
-                    tasks.spawn(async move { Task::Known(known(&job, image, from).await) });
+                    let (job, say) = (job.clone(), say.clone());
+                    tasks.spawn(async move { Task::Told(answer(&job, image, from, &say).await) });
                 }
                 Some(Ok(_)) => return Err(Failure::new(1, "the sender broke the protocol: a message out of turn")),
                 Some(Err(Error::Closed)) if committed.iter().all(Option::is_some) => {
@@ -397,22 +400,25 @@ async fn commit(
     Ok(ours)
 }
 
-/// Hashes of granules that are durable since an earlier attempt.
-async fn known(job: &Receiving, image: u32, mut from: u64) -> Result<Vec<ToSender>, Failure> {
+/// Tells what there is since an earlier attempt, or in an older copy.
+async fn answer(job: &Receiving, image: u32, mut from: u64, say: &Say) -> Result<(), Failure> {
+    if let Some(Some(base)) = job.bases.get(image as usize) {
+        return base.tell(from, say).await;
+    }
     let broken = || Failure::new(1, "the sender broke the protocol: it asks for what there is not");
     let covered = job.covered.get(image as usize).ok_or_else(broken)?.clone();
     let part = job.parts.get(image as usize).ok_or_else(broken)?;
     let ledger = part.logbook.as_ref().and_then(|l| l.ledger()).ok_or_else(broken)?;
+    let say = say.clone();
     part::blocking(move || {
-        let mut answers = Vec::new();
         for _ in 0..ANSWERS {
             let (runs, next) = resume::known(&ledger, &covered, from)
                 .map_err(|e| Failure::new(1, format!("{}: {e}", ledger.path().display())))?;
-            answers.push(ToSender::Known { image, from, runs, next });
+            let _ = say.send(ToSender::Known { image, from, runs, next });
             let Some(next) = next else { break };
             from = next;
         }
-        Ok(answers)
+        Ok(())
     })
     .await
 }

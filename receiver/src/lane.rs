@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 use blockio::Buffer;
 use lanes::{Error, Lane};
 use proto::control::{Failure, LaneId};
+use proto::digest::Cv;
 use proto::extents::BlockMap;
 use proto::frame::{Body, HEADER_MAX, Header, header_len};
-use proto::leaves::ChunkHasher;
-use proto::session::Disposition;
+use proto::leaves::{ChunkHasher, chunk_leaves};
+use proto::session::{Disposition, Unit};
 use tokio::task::JoinSet;
 
+use crate::base;
 use crate::job::Receiving;
 
 /// Gaps inside a chunk shorter than this, bytes, are not worth a punch of their own.
@@ -103,7 +105,13 @@ async fn receive(
                     let part = &job.parts[unit.image as usize];
                     let start = unit.chunk * bytes;
                     let end = (unit.chunk + unit.count).saturating_mul(bytes).min(part.entry.size);
-                    part.clear(&job.engine, start, end).await.map_err(|e| Failure::new(1, e.to_string()))?;
+                    match &header.body {
+                        Body::Keep { leaves, .. } => job.keep(unit, leaves).await?,
+                        _ => {
+                            let cleared = part.clear(&job.engine, start, end).await;
+                            cleared.map_err(|e| Failure::new(1, e.to_string()))?;
+                        }
+                    }
                     job.written(id, &header);
                     Ok(())
                 });
@@ -130,6 +138,9 @@ async fn receive(
         }
         if let Some(expected) = &job.readback {
             expected.note(unit.image, unit.chunk, &found);
+        }
+        if let Some(base) = &job.bases[unit.image as usize] {
+            base.replaced(unit.chunk);
         }
         let (map, ahead) = (*map, *ahead);
         let job = job.clone();
@@ -187,6 +198,41 @@ pub(crate) struct Write {
 }
 
 impl Receiving {
+    /// What the destination has already: it is there, or is copied from beside.
+    async fn keep(&self, unit: Unit, leaves: &[Cv]) -> Result<(), Failure> {
+        let broken =
+            || Failure::new(1, "the sender broke the protocol: it keeps what is not there".to_owned());
+        let base = self.bases[unit.image as usize].as_ref().ok_or_else(broken)?;
+        if leaves.is_empty() {
+            return if base.keeps_zeros(unit.chunk, unit.count) { Ok(()) } else { Err(broken()) };
+        }
+        if !base.keeps(unit.chunk, leaves) {
+            return Err(broken());
+        }
+        if let Some(expected) = &self.readback {
+            expected.note(unit.image, unit.chunk, leaves);
+        }
+        let Some(old) = &base.beside else { return Ok(()) };
+        let failed = |e: blockio::Error| Failure::new(1, e.to_string());
+        let size = self.parts[unit.image as usize].entry.size;
+        let len = self.chunk.len_of(unit.chunk, size);
+        let offset = unit.chunk * u64::from(self.chunk.bytes());
+        let buffer = self.pool.take().await;
+        let (buffer, got) = self.engine.read(old, buffer, offset, len as usize).await;
+        let bytes = &buffer[..len as usize];
+        let map = base::data_map(bytes);
+        // Read a second time: somebody may have changed it since.
+        if got.map_err(failed)? < len as usize
+            || chunk_leaves(size, self.chunk, unit.chunk, &map, bytes) != leaves
+        {
+            let path = old.path().display();
+            let reason = format!("{path} changed while it was copied: stop what writes it and send again");
+            return Err(Failure::new(1, reason));
+        }
+        let write = Write { image: unit.image, chunk: unit.chunk, len, ahead: 0 };
+        self.write(write, &map, buffer).await.map_err(failed)
+    }
+
     async fn write(&self, w: Write, map: &BlockMap, mut buffer: Buffer) -> Result<(), blockio::Error> {
         let part = &self.parts[w.image as usize];
         let bytes = u64::from(self.chunk.bytes());
@@ -204,6 +250,7 @@ impl Receiving {
             buffer[w.len as usize..end].fill(0);
         }
         let gaps = gaps(&segments, w.len);
+        part.touch();
         let started = Instant::now();
         let (buffer, written) = self.engine.write(&part.image, buffer, offset, segments).await;
         drop(buffer);

@@ -77,6 +77,8 @@ pub(crate) struct Head {
     pub(crate) source: SourceIdentity,
     /// The copy.
     pub(crate) copy: Copy,
+    /// What it began with.
+    pub(crate) origin: Origin,
     /// When the copy was begun, seconds since 1970.
     pub(crate) begun: u64,
 }
@@ -97,9 +99,20 @@ pub(crate) enum Copy {
     Device,
 }
 
+/// What a copy began with.
+#[derive(Clone, std::marker::Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Origin {
+    /// A new file.
+    Nothing,
+    /// A clone of an older copy: what is not durable may still be the same.
+    Clone,
+    /// The older copy itself, which is not whole any more.
+    InPlace,
+}
+
 impl Head {
     /// Of a copy that begins now.
-    pub(crate) fn new(entry: &ImageEntry, copy: Copy) -> Result<Head, lanes::Error> {
+    pub(crate) fn new(entry: &ImageEntry, copy: Copy, origin: Origin) -> Result<Head, lanes::Error> {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Ok(Head {
             key: lanes::identity::random()?,
@@ -108,6 +121,7 @@ impl Head {
             device: entry.sector.is_some(),
             source: entry.identity,
             copy,
+            origin,
             begun: now.map_or(0, |since| since.as_secs()),
         })
     }
@@ -452,6 +466,7 @@ mod tests {
             device: false,
             source: SourceIdentity { dev: 1, ino: 2, mtime_ns: 3, ctime_ns: 4 },
             copy: Copy::File { ino: 5, born_ns: Some(6), mark: Some([8; 16]) },
+            origin: Origin::Nothing,
             begun: 9,
         }
     }

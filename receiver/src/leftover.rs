@@ -20,7 +20,7 @@ use crate::target::{Target, fd};
 /// What a part file's name ends in.
 const SUFFIX: &str = ".vmferry-part";
 /// The attribute that a part file carries until it is complete. `cp` does not copy it.
-const MARK: &str = "user.vmferry.part";
+pub(crate) const MARK: &str = "user.vmferry.part";
 
 /// How long the receiver of an attempt before this one may take to notice that its sender is gone.
 const LETTING_GO: Duration = Duration::from_secs(10);

@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,9 @@ use rustix::fs::{self, AtFlags, Mode, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use tokio::sync::Mutex;
 
+use crate::delta;
 use crate::device::{self, Device};
-use crate::ledger::{Head, Ledger};
+use crate::ledger::{Head, Ledger, Origin};
 use crate::leftover;
 use crate::logbook::Logbook;
 use crate::resume::{Begin, Resumed};
@@ -71,6 +72,18 @@ impl Part {
                 let (file, image) = PartFile::create(target, entry, direct)?;
                 (file, image, None)
             }
+            Begin::Delta(older) => {
+                notices.extend(older.notice);
+                let beside = older.beside.is_some();
+                let mut file = PartFile::of(
+                    target,
+                    &older.image,
+                    older.mark,
+                    if beside { 0 } else { entry.size.max(1) },
+                )?;
+                file.in_place = older.in_place;
+                (file, older.image, older.ledger)
+            }
             Begin::Resume(Resumed { image, ledger, durable }) => {
                 let granules: u64 = durable.iter().map(|run| run.end - run.start).sum();
                 notices.push(format!(
@@ -89,7 +102,7 @@ impl Part {
                 let broke =
                     |e: &dyn std::fmt::Display| Failure::new(3, format!("{}: {e}", target.path().display()));
                 let copy = leftover::copy_of(&image, file.mark).map_err(|e| broke(&e))?;
-                let head = Head::new(entry, copy).map_err(|e| broke(&e))?;
+                let head = Head::new(entry, copy, Origin::Nothing).map_err(|e| broke(&e))?;
                 Logbook::draft(target.folder.clone(), &shelf, head)
             }
         };
@@ -136,9 +149,15 @@ impl Part {
         matches!(self.place, Place::Device).then(|| self.path.display().to_string())
     }
 
+    /// Whether something of an older copy was changed in place, which nothing undoes.
+    pub(crate) fn is_changed_in_place(&self) -> bool {
+        matches!(&self.place, Place::File(file) if file.in_place && file.touched.load(Ordering::Relaxed))
+    }
+
     /// How a message about a copy that is wrong goes on.
     pub(crate) fn not_kept(&self) -> &'static str {
-        match self.place {
+        match &self.place {
+            Place::File(file) if file.in_place => "; it keeps its name of an unfinished copy",
             Place::File(_) => "; the copy was not kept",
             // What a device holds then is said at the sender, once for all failures.
             Place::Device | Place::Complete => "",
@@ -183,6 +202,7 @@ impl Part {
     /// # Errors
     /// What the file system or the device says.
     pub(crate) async fn clear(&self, engine: &Engine, start: u64, end: u64) -> Result<(), blockio::Error> {
+        self.touch();
         match &self.place {
             Place::File(file) => file.clear(engine, &self.image, start, end).await,
             Place::Device => engine.zero(&self.image, start..end).await,
@@ -212,9 +232,23 @@ impl Part {
         }
     }
 
-    /// What cannot be gone on with is not kept, where that is possible.
+    /// From now on it is not what it was.
+    pub(crate) fn touch(&self) {
+        if let Place::File(file) = &self.place {
+            file.touched.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// What cannot be gone on with is not kept, where that is possible. An older copy that is changed
+    /// in place is never removed; as long as nothing was changed it gets its name back.
     pub(crate) fn remove(&self) {
         match &self.place {
+            Place::File(file) if file.in_place => {
+                if !file.touched.load(Ordering::Relaxed) {
+                    delta::give_back(&file.target, &self.image);
+                }
+                return;
+            }
             Place::File(file) => file.remove(),
             Place::Device => {}
             Place::Complete => return,
@@ -232,6 +266,10 @@ pub(crate) struct PartFile {
     mark: Option<[u8; 16]>,
     /// All of it was a hole when this run began.
     fresh: bool,
+    /// It is an older copy by another name, of which there is no other.
+    in_place: bool,
+    /// Something of it was changed.
+    touched: AtomicBool,
     /// Space is reserved below this byte; changed under the lock of `ahead` alone.
     reserved_to: AtomicU64,
     /// The lock serialises reserving and punching.
@@ -289,6 +327,8 @@ impl PartFile {
             made: (identity.dev, identity.ino),
             mark,
             fresh: reserved_to == 0,
+            in_place: false,
+            touched: AtomicBool::new(false),
             reserved_to: AtomicU64::new(reserved_to),
             ahead: Mutex::new(Ahead { cleared: RunSet::default(), piece: RESERVE.start }),
         })

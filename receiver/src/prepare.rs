@@ -4,13 +4,15 @@
 use std::sync::{Arc, Mutex};
 
 use blockio::{Engine, Pool};
-use proto::control::{Earlier, Failure, LANES_MAX, Open};
+use proto::control::{Delta, Earlier, Failure, LANES_MAX, Open};
 use proto::extents::RunSet;
 use proto::geometry::ChunkSize;
 use proto::manifest;
 use proto::session::ReceiverSession;
 use tokio::sync::Notify;
 
+use crate::base::Base;
+use crate::delta;
 use crate::flush::Window;
 use crate::job::{Allowance, Receiving, Setting};
 use crate::meter::Meter;
@@ -52,7 +54,15 @@ pub(crate) fn prepare(open: &mut Open, setting: &mut Setting) -> Result<Receivin
     let mut parts = Parts::default();
     match destination {
         target::Destination::Device(device) => {
-            parts.all.extend(open.images.first().map(|entry| Arc::new(Part::on(device, entry))));
+            if let Some(entry) = open.images.first() {
+                if open.delta != Delta::No && !open.dry_run {
+                    parts.earlier.push(Earlier::Older);
+                    let (old, size) = (&device.image, entry.size);
+                    let base = Base::new(0, old, size, false, chunk, &disk.engine, &disk.pool);
+                    parts.bases.push(Some(Arc::new(base)));
+                }
+                parts.all.push(Arc::new(Part::on(device, entry)));
+            }
         }
         target::Destination::Files(_) if open.dry_run => {}
         target::Destination::Files(spots) => {
@@ -64,6 +74,7 @@ pub(crate) fn prepare(open: &mut Open, setting: &mut Setting) -> Result<Receivin
     }
     parts.earlier.resize(open.images.len(), Earlier::Nothing);
     parts.covered.resize(open.images.len(), Arc::default());
+    parts.bases.resize(open.images.len(), None);
     Ok(Receiving {
         chunk,
         epoch: open.epoch,
@@ -72,6 +83,7 @@ pub(crate) fn prepare(open: &mut Open, setting: &mut Setting) -> Result<Receivin
         earlier: parts.earlier,
         readback: open.readback.then(|| Expected::beside(&parts.covered, &sizes, chunk)),
         covered: parts.covered,
+        bases: parts.bases,
         pool: disk.pool,
         engine: disk.engine,
         meter: Meter::new(),
@@ -87,6 +99,7 @@ struct Parts {
     all: Vec<Arc<Part>>,
     earlier: Vec<Earlier>,
     covered: Vec<Arc<RunSet>>,
+    bases: Vec<Option<Arc<Base>>>,
 }
 
 impl Parts {
@@ -99,17 +112,30 @@ impl Parts {
         disk: &Disk,
     ) -> Result<(), Failure> {
         for ((image, entry), spot) in (0u32..).zip(&open.images).zip(spots) {
-            let (target, found) = match spot {
-                Spot::Free(target, found) => (target, found),
+            let (target, found, old) = match spot {
+                Spot::Free(target, found, old) => (target, found, old),
                 Spot::Complete(target, ledger, tree) => {
                     self.all.push(Arc::new(Part::complete(&target, entry, ledger)?));
                     self.earlier.push(Earlier::Complete { tree });
                     self.covered.push(Arc::default());
+                    self.bases.push(None);
                     continue;
                 }
             };
-            let begin = resume::begin(&target, entry, found, open.force, open.readback, disk)?;
-            let (mut earlier, mut covered) = (Earlier::Nothing, RunSet::new());
+            let begin = match open.delta {
+                Delta::No => resume::begin(&target, entry, found, open.force, open.readback, disk)?,
+                how => delta::or_new(&target, entry, found, old, how, direct)?,
+            };
+            let (mut earlier, mut covered, mut base) = (Earlier::Nothing, RunSet::new(), None);
+            if let Begin::Delta(older) = &begin {
+                earlier = Earlier::Older;
+                let (old, beside) = match &older.beside {
+                    Some(old) => (old, true),
+                    None => (&older.image, false),
+                };
+                let chunk = session.chunk();
+                base = Some(Base::new(image, old, older.size, beside, chunk, &disk.engine, &disk.pool));
+            }
             if let Begin::Resume(left) = &begin {
                 covered = session.resume(image, &left.durable);
                 let granules = resume::tell(&left.ledger, &covered, |run| session.resumed(image, run))
@@ -121,6 +147,7 @@ impl Parts {
             self.all.push(Arc::new(Part::create(&target, entry, begin, direct)?));
             self.earlier.push(earlier);
             self.covered.push(Arc::new(covered));
+            self.bases.push(base.map(Arc::new));
         }
         Ok(())
     }
@@ -128,7 +155,8 @@ impl Parts {
     /// What an earlier attempt left stays.
     fn unmake(&self) {
         for (part, earlier) in self.all.iter().zip(&self.earlier) {
-            if *earlier == Earlier::Nothing {
+            // One that is changed in place gets its name back.
+            if matches!(earlier, Earlier::Nothing | Earlier::Older) {
                 part.remove();
             }
         }

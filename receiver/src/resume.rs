@@ -15,7 +15,8 @@ use proto::leaves::leaf_hash;
 use proto::manifest::ImageEntry;
 use tokio::task::JoinSet;
 
-use crate::ledger::{Ledger, LedgerError};
+use crate::delta::Older;
+use crate::ledger::{Ledger, LedgerError, Origin};
 use crate::leftover::{self, Leftover, Likeness};
 use crate::target::{Target, refuse};
 
@@ -32,6 +33,8 @@ pub(crate) enum Begin {
     Fresh(Option<String>),
     /// With what an earlier attempt left.
     Resume(Resumed),
+    /// With an older copy.
+    Delta(Older),
 }
 
 /// What an earlier attempt left.
@@ -85,6 +88,16 @@ pub(crate) fn begin(
         return over("its ledger is about another file");
     }
     let head = ledger.head();
+    match head.origin {
+        Origin::Nothing => {}
+        Origin::Clone => return over("it was begun as a delta"),
+        Origin::InPlace => {
+            return refuse(format!(
+                "{} is a copy whose update in place was interrupted: finish that with --delta, or move it away",
+                image.path().display()
+            ));
+        }
+    }
     if head.size != entry.size && !force {
         return refuse(format!(
             "{} has {} bytes now, and had {} when {}, which is unfinished, was begun: --force starts it over",

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use blockio::Image;
-use proto::control::{Failure, Open};
+use proto::control::{Delta, Failure, Open};
 use proto::manifest::{ImageEntry, check_name};
 use rustix::fs::{self, Access, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -34,8 +34,8 @@ pub(crate) enum Destination {
 /// What there is at one target.
 #[derive(Debug)]
 pub(crate) enum Spot {
-    /// Room for a copy, and what an earlier attempt left of one.
-    Free(Target, Option<Leftover>),
+    /// Room for a copy, what an earlier attempt left of one, and the older copy that it replaces.
+    Free(Target, Option<Leftover>, Option<Image>),
     /// The copy itself, complete since an earlier attempt of the same job; its tree digest.
     Complete(Target, Ledger, [u8; 32]),
 }
@@ -186,12 +186,18 @@ fn files(open: &Open, into: Folder, direct: bool, may_replace: bool) -> Result<V
             targets.push(Spot::Complete(target, ledger, tree));
             continue;
         }
-        target.replaces = standing(&target, &open.images, open.force, may_replace)?;
+        let delta = open.delta != Delta::No;
+        let old = standing(&target, &open.images, open.force || delta, may_replace, direct)?;
+        target.replaces = old.is_some();
         // Its space is there already, or will be.
         if let Some(found) = &found {
             given += found.image.allocated().map_err(|e| Failure::new(REFUSED, e.to_string()))?;
         }
-        targets.push(Spot::Free(target, found));
+        // A delta needs less, how much turns out.
+        if delta && (old.is_some() || found.is_some()) {
+            given += image.allocated.min(image.size);
+        }
+        targets.push(Spot::Free(target, found, old));
     }
     room(&folder, &folder_path, &open.images, given, open.force)?;
     if open.dry_run {
@@ -211,12 +217,18 @@ fn expand_home(path: &str) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Whether a file stands at the target that may be replaced; everything else there is refused.
-fn standing(target: &Target, images: &[ImageEntry], force: bool, may_replace: bool) -> Result<bool, Failure> {
+/// The file that stands at the target, if it may be replaced; everything else there is refused.
+fn standing(
+    target: &Target,
+    images: &[ImageEntry],
+    force: bool,
+    may_replace: bool,
+    direct: bool,
+) -> Result<Option<Image>, Failure> {
     let path = target.path();
     let shown = path.display();
     let stat = match fs::statat(&target.folder, target.name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => return Ok(false),
+        Err(Errno::NOENT) => return Ok(None),
         Err(e) => return refuse(format!("cannot look at {shown}: {e}")),
         Ok(stat) => stat,
     };
@@ -243,19 +255,19 @@ fn standing(target: &Target, images: &[ImageEntry], force: bool, may_replace: bo
     }
     if !force {
         return refuse(format!(
-            "{shown} exists on the destination: give another name, or replace it with --force"
+            "{shown} exists on the destination: give another name, replace it with --force, or bring it up to date with --delta"
         ));
     }
-    let standing = Image::open_at(fd(target), OsStr::from_bytes(target.name.as_bytes()), &path, false);
+    let standing = Image::open_at(fd(target), OsStr::from_bytes(target.name.as_bytes()), &path, direct);
     if let Ok(image) = &standing
         && let Some(source) = leftover::is_on_a_source(image, images)
     {
         let name = &source.name;
         return refuse(format!("the source {name} lies on {shown}: give another destination"));
     }
-    match standing.and_then(|i| i.users()) {
-        Ok(users) if users.is_empty() => Ok(true),
-        Ok(users) => refuse(format!(
+    match standing.and_then(|image| Ok((image.users()?, image))) {
+        Ok((users, image)) if users.is_empty() => Ok(Some(image)),
+        Ok((users, _)) => refuse(format!(
             "{shown} is in use by {}: stop it first (--force does not replace it)",
             users.join(", ")
         )),
@@ -270,7 +282,7 @@ pub(crate) fn fd(target: &Target) -> std::os::fd::BorrowedFd<'_> {
 /// Room for all images together: what is replaced stays until its copy is complete. How much of a
 /// device is zero, and takes none, turns out on the way only; `force` lets it try. `given`: bytes that
 /// unfinished copies of them take already.
-fn room(
+pub(crate) fn room(
     folder: &OwnedFd,
     path: &Path,
     images: &[ImageEntry],
@@ -322,6 +334,7 @@ pub(crate) mod tests {
             dry_run: false,
             sync_window: None,
             readback: false,
+            delta: Delta::No,
             chown: None,
             images: names.iter().map(entry).collect(),
         }
@@ -332,7 +345,7 @@ pub(crate) mod tests {
             Destination::Files(spots) => Ok(spots
                 .into_iter()
                 .map(|spot| match spot {
-                    Spot::Free(target, _) | Spot::Complete(target, ..) => target,
+                    Spot::Free(target, ..) | Spot::Complete(target, ..) => target,
                 })
                 .collect()),
             Destination::Device(device) => panic!("{device:?}"),

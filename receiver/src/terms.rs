@@ -1,7 +1,7 @@
 //! What a job must be when it is this side that asked for it: whoever answers does not get to choose
 //! where on this host it writes, or what.
 
-use proto::control::{Failure, Open};
+use proto::control::{Delta, Failure, Open};
 use proto::owner::Owner;
 
 /// A job that this side asked for, and whose messages are for its own user.
@@ -33,6 +33,8 @@ pub struct Terms {
     /// As in [`Open`].
     pub readback: bool,
     /// As in [`Open`].
+    pub delta: Delta,
+    /// As in [`Open`].
     pub chown: Option<Owner>,
 }
 
@@ -49,7 +51,7 @@ impl Terms {
             "another destination"
         } else if (open.force, open.dry_run, open.readback) != (self.force, self.dry_run, self.readback)
             || (open.lanes, open.chunk, open.sync_window) != (self.lanes, self.chunk, self.sync_window)
-            || open.chown != self.chown
+            || (&open.chown, open.delta) != (&self.chown, self.delta)
         {
             "other options"
         } else {
@@ -78,6 +80,7 @@ mod tests {
             dry_run: false,
             sync_window: None,
             readback: false,
+            delta: Delta::No,
             chown: None,
         };
         assert!(terms.hold(&asked).is_ok());
@@ -90,6 +93,7 @@ mod tests {
         assert!(other(&|o| o.images.push(o.images[0].clone())).contains("other images"));
         assert!(other(&|o| o.path = "/etc/".into()).contains("another destination"));
         assert!(other(&|o| o.force = true).contains("other options"));
+        assert!(other(&|o| o.delta = Delta::InPlace).contains("other options"));
         assert!(other(&|o| o.chown = Some("root".parse().unwrap())).contains("other options"));
     }
 }

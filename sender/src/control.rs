@@ -87,7 +87,12 @@ fn apply(
         ToSender::Fail(failure) => return Err(Ended::ByReceiver(failure)),
         ToSender::Heartbeat => {}
         // When nobody reads any more, nobody asked.
-        ToSender::Known { image, from, runs, next } => drop(answers.send(Answer { image, from, runs, next })),
+        ToSender::Known { image, from, runs, next } => {
+            drop(answers.send(Answer::Known { image, from, runs, next }));
+        }
+        ToSender::Found { image, from, pieces, next } => {
+            drop(answers.send(Answer::Found { image, from, pieces, next }));
+        }
         ToSender::Accept(_) => return Err(Ended::Violation("it accepted the job twice".into())),
     }
     Ok(())

@@ -38,6 +38,9 @@ pub(crate) async fn run(
 
         let (unit, body, buffer) = match ready {
             Ready::Zero { unit } => (unit, Body::Zero { chunk: unit.chunk, count: unit.count }, None),
+            Ready::Keep { unit, leaves } => {
+                (unit, Body::Keep { chunk: unit.chunk, count: unit.count, leaves }, None)
+            }
             Ready::Data { unit, ahead, map, leaves, buffer } => {
                 let (raw_len, wire_len) = (unit.bytes, unit.bytes);
                 (unit, Body::Data { chunk: unit.chunk, ahead, map, raw_len, wire_len, leaves }, Some(buffer))

@@ -8,7 +8,7 @@ use std::time::Duration;
 use blockio::{Engine, EngineChoice, Pool};
 use lanes::dial::Dialer;
 use lanes::{Lane, message};
-use proto::control::{Accept, Earlier, Failure, LaneId, Open, ToReceiver, ToSender, Transport};
+use proto::control::{Accept, Delta, Earlier, Failure, LaneId, Open, ToReceiver, ToSender, Transport};
 use proto::digest::Digests;
 pub use proto::errand::Summary;
 use proto::geometry::ChunkSize;
@@ -56,6 +56,8 @@ pub struct Options {
     pub sync_window: Option<u64>,
     /// The destination reads everything back from its disk before it is done.
     pub readback: bool,
+    /// What becomes of older copies at the destination.
+    pub delta: Delta,
     /// Who the copies are to belong to; `None`: whoever the sources belong to.
     pub chown: Option<Owner>,
     /// All lanes together send no faster than this, bit/s.
@@ -397,6 +399,7 @@ async fn open(control: &mut Lane, job: &Job) -> Result<Accept, Failure> {
         dry_run: o.dry_run,
         sync_window: o.sync_window,
         readback: o.readback,
+        delta: o.delta,
         chown: o.chown.clone(),
         images: job.sources.iter().map(|s| s.entry().clone()).collect(),
     });

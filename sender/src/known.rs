@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use proto::control::{ANSWERS, Failure, ToReceiver};
+use proto::control::{ANSWERS, Failure, Piece, ToReceiver};
 use proto::geometry::{ChunkSize, GRANULE};
 use proto::granules::Run;
 use tokio::sync::mpsc;
@@ -13,11 +13,11 @@ use crate::digest::Digester;
 
 /// One answer of the receiver.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) image: u32,
-    pub(crate) from: u64,
-    pub(crate) runs: Vec<Run>,
-    pub(crate) next: Option<u64>,
+pub(crate) enum Answer {
+    /// What is durable since an earlier attempt.
+    Known { image: u32, from: u64, runs: Vec<Run>, next: Option<u64> },
+    /// What an older copy holds.
+    Found { image: u32, from: u64, pieces: Vec<Piece>, next: Option<u64> },
 }
 
 /// Where questions go and answers come from.
@@ -27,11 +27,20 @@ pub(crate) struct Line {
     pub(crate) answers: mpsc::UnboundedReceiver<Answer>,
 }
 
+impl Line {
+    /// The next answer.
+    ///
+    /// # Errors
+    /// The receiver is gone.
+    pub(crate) async fn hear(&mut self) -> Result<Answer, Failure> {
+        self.answers.recv().await.ok_or_else(|| Failure::new(1, "the receiver went away"))
+    }
+}
+
 /// Granules that need not be sent, of one image after the other.
 pub(crate) struct Known {
     image: u32,
     chunk: ChunkSize,
-    line: Line,
     digester: Digester,
     /// Those that were told and not passed yet.
     runs: VecDeque<Run>,
@@ -42,14 +51,9 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    pub(crate) fn new(chunk: ChunkSize, line: Line, digester: Digester) -> Known {
-        Known { image: 0, chunk, line, digester, runs: VecDeque::new(), next: None, due: 0 }
-    }
-
-    /// Goes on with another image. `durable`: the destination has some of it.
-    pub(crate) fn begin(&mut self, image: u32, durable: bool) {
-        (self.image, self.next, self.due) = (image, durable.then_some(0), 0);
-        self.runs.clear();
+    /// Of an image of which the destination has something `durable`, or nothing.
+    pub(crate) fn begin(image: u32, durable: bool, chunk: ChunkSize, digester: Digester) -> Known {
+        Known { image, chunk, digester, runs: VecDeque::new(), next: durable.then_some(0), due: 0 }
     }
 
     /// How `chunks` begins: with so many that are known (`true`), or that are not. Chunks are asked for
@@ -57,11 +61,15 @@ impl Known {
     ///
     /// # Errors
     /// The receiver is gone, or breaks the protocol.
-    pub(crate) async fn first(&mut self, chunks: Range<u64>) -> Result<(bool, Range<u64>), Failure> {
+    pub(crate) async fn first(
+        &mut self,
+        chunks: Range<u64>,
+        line: &mut Line,
+    ) -> Result<(bool, Range<u64>), Failure> {
         let start = self.granule(chunks.start);
         self.pass(start);
         while self.runs.is_empty() && self.next.is_some_and(|next| next <= start) {
-            self.hear().await?;
+            self.hear(line).await?;
             self.pass(start);
         }
         let until = |granule| self.chunk_of(granule).clamp(chunks.start, chunks.end);
@@ -83,9 +91,9 @@ impl Known {
     ///
     /// # Errors
     /// As [`Known::first`].
-    pub(crate) async fn finish(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn finish(&mut self, line: &mut Line) -> Result<(), Failure> {
         while self.next.is_some() {
-            self.hear().await?;
+            self.hear(line).await?;
         }
         Ok(())
     }
@@ -96,27 +104,27 @@ impl Known {
         }
     }
 
-    async fn hear(&mut self) -> Result<(), Failure> {
+    async fn hear(&mut self, line: &mut Line) -> Result<(), Failure> {
         let Some(from) = self.next else { return Ok(()) };
         if self.due == 0 {
-            let _ = self.line.ask.send(ToReceiver::Ask { image: self.image, from });
+            let _ = line.ask.send(ToReceiver::Ask { image: self.image, from });
             self.due = ANSWERS;
         }
-        let gone = || Failure::new(1, "the receiver went away");
         loop {
-            let answer = self.line.answers.recv().await.ok_or_else(gone)?;
-            if (answer.image, answer.from) != (self.image, from) {
-                continue; // of an earlier question
-            }
-            let order =
-                answer.runs.iter().try_fold(from, |at, run| (run.start >= at).then(|| run.range().end));
-            if order.is_none() || answer.next.is_some_and(|next| next <= from) {
+            let (runs, next) = match line.hear().await? {
+                Answer::Known { image, from: at, runs, next } if (image, at) == (self.image, from) => {
+                    (runs, next)
+                }
+                _ => continue, // of an earlier question
+            };
+            let order = runs.iter().try_fold(from, |at, run| (run.start >= at).then(|| run.range().end));
+            if order.is_none() || next.is_some_and(|next| next <= from) {
                 return Err(broken());
             }
             self.due -= 1;
-            self.next = answer.next;
-            self.digester.known(self.image, answer.runs.clone());
-            self.runs.extend(answer.runs);
+            self.next = next;
+            self.digester.known(self.image, runs.clone());
+            self.runs.extend(runs);
             return Ok(());
         }
     }
@@ -132,6 +140,6 @@ impl Known {
     }
 }
 
-fn broken() -> Failure {
-    Failure::new(1, "the receiver broke the protocol: what it has since an earlier attempt makes no sense")
+pub(crate) fn broken() -> Failure {
+    Failure::new(1, "the receiver broke the protocol: what it says that it has makes no sense")
 }

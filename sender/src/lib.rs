@@ -10,7 +10,7 @@
 //! source is never written. Non-goals: how the receiver was started, printing.
 //!
 //! Rooms: `source` what is moved and whether it may be, `plan` extents to units, `scan`
-//! zeros inside data, `known` what the destination has already, `read` the reader, `dispatch` the lanes, `control` the control
+//! zeros inside data, `known` what the destination has since an earlier attempt, `found` what an older copy there holds, `read` the reader, `dispatch` the lanes, `control` the control
 //! connection, `digest` whole-image hashes, `meter` where the time goes, `job` all together, `cause`
 //! why it ended early.
 
@@ -20,6 +20,7 @@ mod cause;
 mod control;
 mod digest;
 mod dispatch;
+mod found;
 pub mod job;
 mod known;
 mod limit;

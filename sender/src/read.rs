@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use blockio::{Buffer, Engine, Pool};
 use proto::control::{Earlier, Failure};
-use proto::digest::B3_ZERO_LIMIT;
+use proto::digest::{B3_ZERO_LIMIT, Cv};
 use proto::extents::BlockMap;
 use proto::geometry::{BLOCK, ChunkSize};
 use proto::leaves::chunk_leaves;
@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::digest::Digester;
+use crate::found::Older;
 use crate::job::Shared;
 use crate::known::{Known, Line};
 use crate::plan::{Work, walk, zero_granules};
@@ -32,8 +33,31 @@ const PLAN_AHEAD: usize = 64;
 /// A unit that may be sent.
 #[derive(Debug)]
 pub(crate) enum Ready {
-    Data { unit: Unit, ahead: u32, map: BlockMap, leaves: Vec<[u8; 32]>, buffer: Buffer },
-    Zero { unit: Unit },
+    Data {
+        unit: Unit,
+        ahead: u32,
+        map: BlockMap,
+        leaves: Vec<[u8; 32]>,
+        buffer: Buffer,
+    },
+    Zero {
+        unit: Unit,
+    },
+    /// The destination has it already.
+    Keep {
+        unit: Unit,
+        leaves: Vec<Cv>,
+    },
+}
+
+/// A chunk to be read.
+struct Step {
+    image: u32,
+    chunk: u64,
+    extents: BlockMap,
+    ahead: u32,
+    /// What the destination has there.
+    there: Option<Vec<Cv>>,
 }
 
 /// What the reader needs of the job.
@@ -51,7 +75,7 @@ pub(crate) struct Reader {
 impl Reader {
     /// Reads everything that the destination does not have from an `earlier` attempt, and fills the
     /// ready queue; returns when the last unit is in it.
-    pub(crate) async fn run(self, earlier: Vec<Earlier>, line: Line) -> Result<(), Failure> {
+    pub(crate) async fn run(self, earlier: Vec<Earlier>, mut line: Line) -> Result<(), Failure> {
         let (steps, mut plan) = mpsc::channel(PLAN_AHEAD);
         let (sources, chunk) = (self.sources.clone(), self.chunk);
         let complete = |i: u32| matches!(earlier.get(i as usize), Some(Earlier::Complete { .. }));
@@ -70,33 +94,40 @@ impl Reader {
         });
         let depth = Arc::new(Semaphore::new(DEPTH + WAITING));
         let mut reads: JoinSet<Result<(), Failure>> = JoinSet::new();
-        let mut known = Known::new(chunk, line, self.digester.clone());
+        let begin = |image: u32| {
+            let earlier = earlier.get(image as usize);
+            let durable = matches!(earlier, Some(Earlier::Durable { .. }));
+            let known = Known::begin(image, durable, chunk, self.digester.clone());
+            (known, Older::begin(image, matches!(earlier, Some(Earlier::Older))))
+        };
+        let (mut known, mut older) = begin(0);
         while let Some(step) = plan.recv().await {
             while let Some(done) = reads.try_join_next() {
                 settled(done)?;
             }
             match step {
-                Work::Begin { image } => {
-                    known.begin(image, matches!(earlier[image as usize], Earlier::Durable { .. }));
-                }
+                Work::Begin { image } => (known, older) = begin(image),
                 Work::Hole { image, chunk, count } => {
                     let mut left = chunk..chunk + count;
                     while !left.is_empty() {
-                        let (there, part) = known.first(left.clone()).await?;
-                        left.start = part.end;
+                        let (there, part) = known.first(left.clone(), &mut line).await?;
                         if there {
+                            left.start = part.end;
                             self.resumed(image, part);
                             continue;
                         }
+                        let (zero, part) = older.first(part, &mut line).await?;
+                        left.start = part.end;
                         self.shared.session().plan(image);
                         let count = part.end - part.start;
-                        self.zero(Unit { image, chunk: part.start, count, bytes: 0 }).await;
+                        self.zero(Unit { image, chunk: part.start, count, bytes: 0 }, zero).await;
                     }
                 }
-                Work::Data { image, chunk, .. } if known.first(chunk..chunk + 1).await?.0 => {
+                Work::Data { image, chunk, .. } if known.first(chunk..chunk + 1, &mut line).await?.0 => {
                     self.resumed(image, chunk..chunk + 1);
                 }
                 Work::Data { image, chunk, extents, ahead } => {
+                    let there = older.chunk(chunk, &mut line).await?;
                     self.shared.meter.reading_starts();
                     let waiting = Instant::now();
                     let buffer = self.pool.take().await;
@@ -104,10 +135,11 @@ impl Reader {
                     let Ok(turn) = depth.clone().acquire_owned().await else { break };
                     self.shared.session().plan(image);
                     let this = self.clone();
-                    reads.spawn(async move { this.chunk(image, chunk, &extents, ahead, buffer, turn).await });
+                    let step = Step { image, chunk, extents, ahead, there };
+                    reads.spawn(async move { this.chunk(step, buffer, turn).await });
                 }
                 Work::End { image } => {
-                    known.finish().await?;
+                    known.finish(&mut line).await?;
                     self.shared.session().plan_end(image);
                     self.shared.progressed.notify_one();
                 }
@@ -128,25 +160,20 @@ impl Reader {
         self.shared.meter.resumed_bytes.add(end - chunks.start * bytes);
     }
 
-    async fn zero(&self, unit: Unit) {
+    /// `there`: it reads as zero at the destination, too.
+    async fn zero(&self, unit: Unit, there: bool) {
         let source = &self.sources[unit.image as usize];
         let per_chunk = self.chunk.leaves() as u64;
         self.digester.zeros(unit.image, unit.chunk * per_chunk, unit.count * per_chunk);
         let start = unit.chunk * u64::from(self.chunk.bytes());
         let covered = unit.count * u64::from(self.chunk.bytes());
         self.shared.meter.zero_bytes.add(covered.min(source.entry().size - start));
-        let _ = self.ready.send(Ready::Zero { unit }).await;
+        let ready = if there { Ready::Keep { unit, leaves: Vec::new() } } else { Ready::Zero { unit } };
+        let _ = self.ready.send(ready).await;
     }
 
-    async fn chunk(
-        &self,
-        image: u32,
-        chunk: u64,
-        extents: &BlockMap,
-        ahead: u32,
-        buffer: Buffer,
-        turn: OwnedSemaphorePermit,
-    ) -> Result<(), Failure> {
+    async fn chunk(&self, step: Step, buffer: Buffer, turn: OwnedSemaphorePermit) -> Result<(), Failure> {
+        let Step { image, chunk, extents, ahead, there } = step;
         let meter = &self.shared.meter;
         let source = &self.sources[image as usize];
         let size = source.entry().size;
@@ -167,12 +194,12 @@ impl Reader {
         meter.read_bytes.add(u64::from(len));
 
         let started = Instant::now();
-        let map = crate::scan::data_map(&buffer[..len as usize], extents);
+        let map = crate::scan::data_map(&buffer[..len as usize], &extents);
         let bytes = map.data_bytes(len);
         let unit = Unit { image, chunk, count: 1, bytes };
         if bytes == 0 {
             meter.hash.since(started);
-            self.zero(unit).await;
+            self.zero(unit, there.is_some_and(|leaves| leaves.is_empty())).await;
             return Ok(());
         }
         meter.zero_bytes.add(u64::from(len - bytes));
@@ -184,6 +211,12 @@ impl Reader {
             .collect();
         self.digester.leaves(image, chunk * self.chunk.leaves() as u64, present);
         meter.hash.since(started);
+        if there.is_some_and(|there| there == leaves) {
+            meter.resumed_bytes.add(u64::from(bytes));
+            let unit = Unit { bytes: 0, ..unit };
+            let _ = self.ready.send(Ready::Keep { unit, leaves }).await;
+            return Ok(());
+        }
         let _ = self.ready.send(Ready::Data { unit, ahead, map, leaves, buffer }).await;
         Ok(())
     }

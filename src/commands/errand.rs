@@ -130,6 +130,7 @@ fn options(errand: &Errand) -> Result<Options, Failure> {
         dry_run: errand.dry_run,
         sync_window: errand.sync_window,
         readback: errand.readback,
+        delta: errand.delta,
         chown: errand.chown.clone(),
         limit: errand.limit,
         dead_after: Duration::from_millis(errand.dead_after_ms.into()),

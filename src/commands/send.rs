@@ -51,6 +51,7 @@ fn send(args: &Send, report: &Report) -> Result<(), Failure> {
         sync_window: args.sync_window,
         limit: args.limit,
         readback: args.verify == Verify::Readback,
+        delta: args.delta(),
         chown: args.chown.clone(),
         dead_after: Duration::from_secs(u64::from(args.peer_timeout)),
     };

@@ -122,6 +122,7 @@ pub fn job(lanes: u32) -> ToReceiver {
         dry_run: false,
         sync_window: None,
         readback: false,
+        delta: proto::control::Delta::No,
         chown: None,
         images: vec![image],
     })

@@ -94,6 +94,11 @@ impl ReceiverSession {
         ReceiverSession { epoch, chunk, lanes: BTreeMap::new(), images: sizes.iter().map(image).collect() }
     }
 
+    /// The job's chunk size.
+    pub fn chunk(&self) -> ChunkSize {
+        self.chunk
+    }
+
     /// A data lane joins.
     ///
     /// # Errors
@@ -165,7 +170,18 @@ impl ReceiverSession {
                     }
                 }
             }
-            Body::Zero { .. } => {
+            Body::Keep { leaves, .. } if !leaves.is_empty() => {
+                for (at, cv) in (first..).zip(leaves) {
+                    if *cv == [0; 32] {
+                        let runs = image.granules.zeros(at, 1);
+                        image.add(runs);
+                    } else {
+                        let run = image.granules.data(at, *cv);
+                        image.add(run);
+                    }
+                }
+            }
+            Body::Zero { .. } | Body::Keep { .. } => {
                 let runs = image.granules.zeros(first, unit.count.saturating_mul(self.chunk.leaves() as u64));
                 image.add(runs);
             }
@@ -270,7 +286,7 @@ fn fitting(header: &Header, image: &Image, chunk: ChunkSize) -> Option<Unit> {
             }
             Unit { image: header.image, chunk: *index, count: 1, bytes: *raw_len }
         }
-        Body::Zero { chunk: index, count } => {
+        Body::Zero { chunk: index, count } | Body::Keep { chunk: index, count, .. } => {
             Unit { image: header.image, chunk: *index, count: *count, bytes: 0 }
         }
         Body::End => return None,
