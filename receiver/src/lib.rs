@@ -11,7 +11,7 @@
 //!
 //! Rooms: `target` where images go, `terms` what this side insists on, `peer` the sender in messages, `part` part files and their commit,
 //! `leftover` those of earlier attempts, `owner` whose copies are, `device` block devices, `lane` data lanes,
-//! `flush` durability, `job` the control connection and all together.
+//! `flush` durability, `job` the control connection and all together; [`survey`] hashes what is there.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -30,6 +30,7 @@ mod quota;
 mod readback;
 pub mod rules;
 pub mod service;
+pub mod survey;
 mod target;
 mod terms;
 
