@@ -27,7 +27,7 @@
 //!
 //! Rooms: [`geometry`] fixed sizes, [`version`] hello, [`join`] proof of belonging, [`seal`]
 //! frame tags of lanes without TLS, [`manifest`] what is moved, [`owner`] whose the copies are, [`control`] messages, [`errand`] those of a pull, [`frame`] data header, [`extents`] maps and run sets,
-//! [`leaves`] hashes of a chunk, [`digest`] of whole images,
+//! [`leaves`] hashes of a chunk, [`digest`] of whole images, [`verify`] a comparison of two,
 //! [`telemetry`] where a host's time goes, [`session`] both state machines (with their state table).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -45,4 +45,5 @@ pub mod owner;
 pub mod seal;
 pub mod session;
 pub mod telemetry;
+pub mod verify;
 pub mod version;

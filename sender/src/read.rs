@@ -39,6 +39,7 @@ pub(crate) enum Ready {
 pub(crate) struct Reader {
     pub(crate) sources: Arc<[Source]>,
     pub(crate) chunk: ChunkSize,
+    pub(crate) no_holes: bool,
     pub(crate) engine: Engine,
     pub(crate) pool: Pool,
     pub(crate) digester: Digester,
@@ -50,16 +51,16 @@ impl Reader {
     /// Reads everything and fills the ready queue; returns when the last unit is in it.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let (steps, mut plan) = mpsc::channel(PLAN_AHEAD);
-        let (sources, chunk) = (self.sources.clone(), self.chunk);
+        let (sources, chunk, no_holes) = (self.sources.clone(), self.chunk, self.no_holes);
         // SEEK_DATA may read metadata from the disk, so the walk has a thread.
         let digester = self.digester.clone();
         let walker = tokio::task::spawn_blocking(move || {
             (0u32..).zip(sources.iter()).try_for_each(|(i, source)| {
                 // Only such an image can have more zeros than are hashed.
-                if source.entry().size > B3_ZERO_LIMIT {
+                if source.entry().size > B3_ZERO_LIMIT && !no_holes {
                     digester.expect_zeros(i, zero_granules(source)?);
                 }
-                walk(i, source, chunk, |step| steps.blocking_send(step).is_ok())
+                walk(i, source, chunk, no_holes, |step| steps.blocking_send(step).is_ok())
             })
         });
         let depth = Arc::new(Semaphore::new(DEPTH + WAITING));
