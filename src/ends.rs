@@ -1,6 +1,7 @@
 //! The ends of a verification as who compares them sees them: one on this host and one behind a
 //! remote shell tell the same.
 
+use std::cell::RefCell;
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,8 +38,7 @@ pub struct End {
     pub device: bool,
     /// `uring` or `sync`.
     pub engine: String,
-    /// What the user should know, a sentence each.
-    pub notices: Vec<String>,
+    notices: RefCell<Vec<String>>,
     /// Bytes looked at.
     pub done: Arc<AtomicU64>,
     /// All was told, and the image did not change.
@@ -123,7 +123,7 @@ impl End {
 
     fn new(name: String, side: Side, told: mpsc::Receiver<Told>, dead_after: Duration) -> End {
         let (done, heard) = (Arc::default(), Instant::now());
-        let (size, device, engine, notices, finished) = (0, false, String::new(), Vec::new(), false);
+        let (size, device, engine, notices, finished) = (0, false, String::new(), RefCell::default(), false);
         End { name, size, device, engine, notices, done, finished, side, told, heard, dead_after }
     }
 
@@ -140,7 +140,12 @@ impl End {
             Side::Here(_) => notice,
             Side::There { call, .. } => format!("{}: {notice}", call.to.host),
         });
-        self.notices.extend(notices);
+        self.notices.get_mut().extend(notices);
+    }
+
+    /// What the user should know and was not told yet, a sentence each; the host's name is in front.
+    pub fn take_notices(&self) -> Vec<String> {
+        self.notices.take()
     }
 
     /// Waits until the other host has the image open.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use blockio::{Engine, EngineChoice, Identity, Image, Pool};
 use proto::control::Failure;
@@ -10,6 +11,7 @@ use proto::geometry::ChunkSize;
 use proto::verify::{Manner, Told};
 use receiver::survey::{DEPTH, Found, Holes, Scope, Survey};
 use tokio::sync::mpsc;
+use tokio::time::sleep;
 
 use crate::exit;
 
@@ -17,6 +19,8 @@ use crate::exit;
 const CHUNK: ChunkSize = ChunkSize::DEFAULT;
 /// Reads that the engine holds besides those in flight, so that it starts the next ones by itself.
 const WAITING: u32 = 4;
+/// How often it is known how far it is, at least.
+const PROGRESS: Duration = Duration::from_millis(50);
 
 /// An image that can be looked at.
 #[derive(Debug)]
@@ -85,8 +89,16 @@ impl Inspection {
         let scope = Scope { size, ..Scope::whole(&self.image, CHUNK, self.holes) };
         let mut survey = Survey::new(&self.image, &self.engine, &self.pool, scope);
         loop {
+            // Many zeros are one step, and yet there is progress.
+            let found = tokio::select! {
+                found = survey.next() => found,
+                () = sleep(PROGRESS) => {
+                    done.store(survey.done(), Ordering::Relaxed);
+                    continue;
+                }
+            };
             // A change explains a short read better than the read does.
-            let found = survey.next().await.map_err(|failure| self.changed().err().unwrap_or(failure))?;
+            let found = found.map_err(|failure| self.changed().err().unwrap_or(failure))?;
             done.store(survey.done(), Ordering::Relaxed);
             let told = match found {
                 None => return self.changed(),

@@ -52,11 +52,34 @@ impl Compared {
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Line<'a> {
-    Started { images: Vec<Looked<'a>>, notices: Vec<&'a String> },
-    Progress { seconds: f64, done_bytes: u64, image_bytes: u64, read_bps: Vec<u64> },
-    Difference { start: u64, end: u64 },
-    Compared { equal: bool, image_bytes: u64, differing_bytes: u64, differing_ranges: u64, seconds: f64 },
-    Done { images: usize, image_bytes: u64, digests: BTreeMap<&'a str, DigestPair> },
+    Started {
+        images: Vec<Looked<'a>>,
+        notices: Vec<String>,
+    },
+    Progress {
+        seconds: f64,
+        done_bytes: u64,
+        image_bytes: u64,
+        read_bps: Vec<u64>,
+    },
+    Difference {
+        start: u64,
+        end: u64,
+    },
+    Compared {
+        equal: bool,
+        image_bytes: u64,
+        differing_bytes: u64,
+        differing_ranges: u64,
+        seconds: f64,
+        notices: Vec<String>,
+    },
+    Done {
+        images: usize,
+        image_bytes: u64,
+        digests: BTreeMap<&'a str, DigestPair>,
+        notices: Vec<String>,
+    },
 }
 
 #[derive(Serialize)]
@@ -99,7 +122,7 @@ impl Verdict {
     /// All images are open.
     pub fn started(&self, ends: &[End]) {
         *self.names.borrow_mut() = ends.iter().map(|end| end.name.clone()).collect();
-        let notices = ends.iter().flat_map(|end| &end.notices);
+        let notices = self.notices(ends);
         if self.json {
             let images = ends.iter().map(|end| Looked {
                 image: &end.name,
@@ -107,10 +130,17 @@ impl Verdict {
                 device: end.device,
                 engine: &end.engine,
             });
-            object(&Line::Started { images: images.collect(), notices: notices.collect() });
-        } else if !self.quiet {
-            notices.for_each(|notice| complain(&format!("note: {notice}")));
+            object(&Line::Started { images: images.collect(), notices });
         }
+    }
+
+    /// What the user should know by now and was not told yet; people are told here.
+    fn notices(&self, ends: &[End]) -> Vec<String> {
+        let notices: Vec<String> = ends.iter().flat_map(End::take_notices).collect();
+        if !self.json && !self.quiet {
+            notices.iter().for_each(|notice| complain(&format!("note: {notice}")));
+        }
+        notices
     }
 
     /// A range of bytes differs.
@@ -138,6 +168,7 @@ impl Verdict {
         let [a, b] = ends else { return Ok(()) };
         let equal = found.same_size && found.ranges == 0;
         let seconds = found.took.as_secs_f64();
+        let notices = self.notices(ends);
         if self.json {
             object(&Line::Compared {
                 equal,
@@ -145,13 +176,19 @@ impl Verdict {
                 differing_bytes: found.differing,
                 differing_ranges: found.ranges,
                 seconds,
+                notices,
             });
         } else if !self.quiet && found.ranges > SHOWN {
             say(&format!("and {} more ranges", found.ranges - SHOWN));
         }
         if equal {
             if self.json {
-                object(&Line::Done { images: 2, image_bytes: found.size, digests: BTreeMap::new() });
+                object(&Line::Done {
+                    images: 2,
+                    image_bytes: found.size,
+                    digests: BTreeMap::new(),
+                    notices: vec![],
+                });
             } else if !self.quiet {
                 say(&format!("{} and {} are equal", a.name, b.name));
                 let speed = rate(per_second(found.size, found.took) * 8.0);
@@ -170,9 +207,15 @@ impl Verdict {
     /// The digests of a single image, of which `size` bytes were looked at.
     pub fn digests(&self, end: &End, size: u64, digests: &Digests) {
         let name = end.name.as_str();
+        let notices = self.notices(std::slice::from_ref(end));
         if self.json {
             let pair = DigestPair::of(digests);
-            return object(&Line::Done { images: 1, image_bytes: size, digests: [(name, pair)].into() });
+            return object(&Line::Done {
+                images: 1,
+                image_bytes: size,
+                digests: [(name, pair)].into(),
+                notices,
+            });
         }
         if self.quiet {
             return;
@@ -214,7 +257,10 @@ impl Verdict {
         let (mut last, mut before) = (started, now());
         loop {
             tokio::select! {
-                result = &mut work => return result,
+                result = &mut work => {
+                    self.clear();
+                    return result;
+                }
                 () = tokio::time::sleep(every) => {}
             }
             let (far, span) = (now(), last.elapsed());

@@ -108,3 +108,40 @@ impl Verification {
         Ok(Image::There(Box::new(Call { to, rsh, remote_path, verbose: self.verbose })))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn places(words: &str) -> Result<Vec<Image>, clap::Error> {
+        let words = ["vmferry", "verify"].into_iter().chain(words.split(' '));
+        match Cli::read(words.map(Into::into))?.command {
+            Command::Verify(verification) => Ok(verification.places),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn images_may_be_anywhere() {
+        for (words, elsewhere) in [
+            ("a", &[None][..]),
+            ("a b", &[None, None]),
+            ("./h:a u@h:~/b", &[None, Some("~/b")]),
+            ("-e x h:a i:b -q", &[Some("a"), Some("b")]),
+        ] {
+            let found = places(words).unwrap();
+            let paths: Vec<_> = found
+                .iter()
+                .map(|image| match image {
+                    Image::Here(_) => None,
+                    Image::There(call) => Some(call.to.path.as_str()),
+                })
+                .collect();
+            assert_eq!(paths, elsewhere, "{words}");
+        }
+        for bad in ["a b c", "a h:", "a h:b/", "vmferry://h/a", "a -o:b", "--stdio", "a --once --stdio"] {
+            assert!(places(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use testbed::disk::{Fs, LoopDisk};
 use testbed::images;
@@ -9,6 +10,12 @@ use testbed::images;
 use crate::ferry::Ferry;
 use crate::scene::{Attempt, says};
 use crate::{MIB, Pair, compared, ranges, there};
+
+fn write(device: &Path, bytes: &[u8], at: u64) {
+    let file = File::options().write(true).open(device).unwrap();
+    file.write_all_at(bytes, at).unwrap();
+    file.sync_all().unwrap();
+}
 
 #[test]
 fn an_image_on_a_larger_device() {
@@ -32,14 +39,10 @@ fn an_image_on_a_larger_device() {
             );
         }
         // What lies past the image in its last sector does not count, what lies before does.
-        let file = File::options().write(true).open(disk.device()).unwrap();
-        file.write_all_at(b"x", size).unwrap();
-        file.sync_all().unwrap();
         let images = [pair.a.clone().into(), there(disk.device())];
+        write(disk.device(), b"x", size);
         pair.start(&["--size", &size.to_string()], &images).wait().done();
-        file.write_all_at(b"\x00\x01", size - 2).unwrap();
-        file.sync_all().unwrap();
-        drop(file);
+        write(disk.device(), b"\x00\x01", size - 2);
         let sent = pair.start(&["--size", &size.to_string()], &images).wait();
         assert_eq!((sent.exit, ranges(&sent)), (4, vec![(7 * MIB, size)]), "{}", sent.stderr);
     }

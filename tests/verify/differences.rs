@@ -13,9 +13,13 @@ use crate::{MIB, Pair, compared, ranges, there};
 fn equal_images_are_equal_wherever_they_are() {
     let pair = Pair::equal(9 * MIB + 513);
     let (a, b) = (pair.a.clone().into_os_string(), pair.b.clone().into_os_string());
-    for images in
-        [[a.clone(), b.clone()], pair.apart(), [there(&pair.a), b], [there(&pair.a), there(&pair.b)]]
-    {
+    for images in [
+        [a.clone(), b.clone()],
+        [a.clone(), a],
+        pair.apart(),
+        [there(&pair.a), b],
+        [there(&pair.a), there(&pair.b)],
+    ] {
         let sent = pair.start(&[], &images).wait();
         let done = sent.done();
         assert_eq!((&done["images"], &done["image_bytes"]), (&2.into(), &(9 * MIB + 513).into()));

@@ -22,7 +22,7 @@ fn said<M: Message>(message: &M) -> Vec<u8> {
 fn against(pair: &Pair, words: &[Vec<u8>]) -> Sent {
     let (script, speech) = (pair.folder.path().join("shell"), pair.folder.path().join("speech"));
     fs::write(&speech, [&fake::opening(Hello::ours(Role::Bootstrap))[..], &words.concat()].concat()).unwrap();
-    fs::write(&script, format!("cat {}; exec cat >/dev/null", speech.display())).unwrap();
+    fs::write(&script, format!("cat {}; while read -r line; do :; done", speech.display())).unwrap();
     let mut command = std::process::Command::new(crate::ferry::vmferry());
     command.args(["verify", "--json", "--peer-timeout", "3"]).args(pair.apart());
     command.args(["--rsh", &format!("sh {}", script.display())]).stdin(std::process::Stdio::null());

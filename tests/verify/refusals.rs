@@ -3,8 +3,10 @@
 use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
 
+use testbed::faults::{DirectIo, Faults};
+
 use crate::ferry::vmferry;
-use crate::scene::{Attempt, notices, says};
+use crate::scene::{Attempt, fault_fs, notices, says};
 use crate::{MIB, Pair, compared, there};
 
 /// Has a file open for writing.
@@ -74,6 +76,22 @@ fn a_host_without_vmferry() {
     let pair = Pair::equal(MIB);
     fs::remove_file(pair.folder.path().join("vmferry")).unwrap();
     says(&pair.verify(&[]).failed(3), &["there has no", "install it there", "--remote-path"]);
+}
+
+#[test]
+fn a_disk_that_is_read_through_the_page_cache_is_named() {
+    let (pair, place) = (Pair::equal(MIB), crate::ferry::folder());
+    let faults = Faults { direct: DirectIo::RefusedAtRead, ..Faults::default() };
+    let fs = fault_fs(place.path(), faults);
+    fs::copy(&pair.a, place.path().join("backing/c.img")).unwrap();
+    let image = fs.path().join("c.img");
+    for images in [vec![pair.a.clone().into(), there(&image)], vec![there(&image)]] {
+        let sent = pair.start(&[], &images).wait();
+        sent.done();
+        let said = notices(&sent);
+        assert_eq!(said.len(), 1, "{said:?}");
+        says(&said[0], &["there: ", "c.img does not support direct I/O"]);
+    }
 }
 
 #[test]
