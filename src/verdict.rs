@@ -289,17 +289,17 @@ impl Verdict {
         }
         let pace = per_second(done, elapsed);
         let left = if pace > 0.0 && done < size {
-            format!("  {} left", clock(Duration::from_secs_f64(((size - done) as f64 / pace).min(1e7))))
+            format!("{} left  ", clock(Duration::from_secs_f64(((size - done) as f64 / pace).min(1e7))))
         } else {
             String::new()
         };
         match &*self.bar.borrow() {
             Some(bar) => {
                 bar.set_position(done);
-                bar.set_message(format!("{speeds}{left}"));
+                bar.set_message(format!("{left}{speeds}"));
             }
             None => complain(&format!(
-                "{:.1} s  {} of {}  {speeds}{left}",
+                "{:.1} s  {} of {}  {left}{speeds}",
                 elapsed.as_secs_f64(),
                 bytes(done),
                 bytes(size)

@@ -1,7 +1,7 @@
 //! A survey: what lies in an image on this host, hashed leaf by leaf in the order of the image.
 //!
-//! Goals: as fast as the disk reads and one core hashes, past the page cache, in the memory of the
-//! pool; zeros count as zeros, whether written or a hole. Non-goals: who asks and why (verification,
+//! Goals: as fast as the disk reads and the cores hash, past the page cache, in the memory of the pool;
+//! zeros count as zeros, whether written or a hole. Non-goals: who asks and why (verification,
 //! delta, resume), whether the image may be looked at, whether it changed meanwhile.
 
 use std::collections::VecDeque;

@@ -21,7 +21,7 @@ const BY_HAND: &str =
     "this is the other end of a verification: 'vmferry verify IMAGE HOST:IMAGE' on another host starts it";
 const INTERRUPTED: &str = "vmferry was told to end there: run the same command again";
 /// How often something is said, a sign of life at least.
-const BEAT: Duration = Duration::from_millis(250);
+const BEAT: Duration = Duration::from_millis(100);
 /// Steps that may wait for the shell to take them.
 const QUEUE: usize = 64;
 
