@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 
 use testbed::faults::Faults;
 
@@ -110,4 +111,20 @@ fn a_disk_that_cannot_be_read_is_named_with_the_place() {
         let reason = pair.start(&[], &[pair.a.clone().into(), image]).wait().failed(1);
         says(&reason, &[bad.to_str().unwrap(), "at byte 5242880", "Input/output error"]);
     }
+}
+
+#[test]
+fn nobody_waits_for_a_shell_that_does_not_answer() {
+    let pair = Pair::equal(MIB);
+    let script = pair.folder.path().join("shell");
+    let asked = pair.folder.path().join("asked");
+    std::fs::write(&script, format!("touch {}; exec sleep 20", asked.display())).unwrap();
+    let mut command = Command::new(crate::ferry::vmferry());
+    command.args(["verify", "--json"]).args(pair.apart()).args(["-e", &format!("sh {}", script.display())]);
+    let attempt = Attempt::start(command);
+    while !asked.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    attempt.signal("INT");
+    says(&attempt.wait().failed(6), &["interrupted"]);
 }

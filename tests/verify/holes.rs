@@ -80,3 +80,20 @@ fn what_was_just_written_arrives() {
         assert!(fs::read(copies.join("a.img")).unwrap() == bytes, "round {round}");
     }
 }
+
+#[test]
+fn trusted_holes_are_not_read() {
+    let place = crate::ferry::folder();
+    let fs = fault_fs(place.path(), Faults::default());
+    let image = fs.path().join("a.img");
+    File::create(place.path().join("backing/a.img")).unwrap().set_len(64 * MIB).unwrap();
+    File::options().write(true).open(&image).unwrap().write_all_at(&[1; 4096], 40 * MIB).unwrap();
+    let pair = Pair::equal(MIB);
+    let read = |options: &[&str]| {
+        fs.reset_counts();
+        pair.start(options, &[image.clone().into()]).wait().done();
+        fs.counts().read_bytes
+    };
+    assert_eq!(read(&["--trust-holes"]), MIB);
+    assert_eq!(read(&[]), 64 * MIB);
+}
