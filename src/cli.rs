@@ -12,10 +12,13 @@ use proto::geometry::{ChunkSize, parse_size};
 use proto::owner::Owner;
 
 mod service;
+mod verify;
 
 pub use service::{Allow, Key, Receive, Trust};
+pub use verify::{Image, Verification};
 
 use crate::place::{Place, is_remote};
+use crate::remote::Call;
 
 /// Moves VM images between hosts: parallel verified connections, direct I/O on both ends.
 #[derive(Parser, Debug)]
@@ -34,6 +37,8 @@ pub enum Command {
     /// Receive: as a service that senders reach as vmferry://HOST/PATH; or one job, started by the
     /// sender through the remote shell
     Receive(Box<Receive>),
+    /// Compare two images on two hosts without moving them; of one image: its digests
+    Verify(Box<Verification>),
     /// Show this user's public key, for others to allow or to trust; the first time, make the pair
     Key(Key),
     /// Say who may send to this host's service, and what; alone: show it
@@ -49,6 +54,10 @@ impl Cli {
     /// What to print, and the exit code.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         let mut cli = Cli::try_parse_from(words)?;
+        if let Command::Verify(verification) = &mut cli.command {
+            let command = || Verification::augment_args(clap::Command::new("vmferry verify"));
+            verification.find().map_err(|reason| command().error(ErrorKind::ValueValidation, reason))?;
+        }
         if let Command::Send(send) = &mut cli.command {
             let command = || Send::augment_args(clap::Command::new("vmferry send"));
             send.split().map_err(|reason| command().error(ErrorKind::ValueValidation, reason))?;
@@ -161,6 +170,9 @@ pub struct Send {
     /// How to do disk I/O on both ends
     #[arg(long, value_name = "auto|uring|sync", default_value_t = EngineChoice::Auto)]
     pub engine: EngineChoice,
+    /// Read all of the images: take nobody's word for where their holes are. Zeros are still not sent
+    #[arg(long)]
+    pub no_holes: bool,
     /// Use the page cache instead of O_DIRECT on both ends
     #[arg(long)]
     pub no_direct: bool,
@@ -262,6 +274,12 @@ impl Send {
             (true, false) => Delta::Aside,
             (true, true) => Delta::InPlace,
         }
+    }
+
+    /// How the other host is asked.
+    pub fn call(&self) -> Call {
+        let (rsh, remote_path) = (self.rsh.clone(), self.remote_path.clone());
+        Call { to: self.to.clone(), rsh, remote_path, verbose: self.verbose }
     }
 
     /// Address families that `-4` and `-6` leave.

@@ -1,7 +1,9 @@
 //! One file per verb.
 
 pub mod errand;
+pub mod inspect;
 pub mod key;
 pub mod receive;
 pub mod send;
 pub mod serve;
+pub mod verify;

@@ -8,5 +8,7 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Refused before anything was changed on either host.
 pub const REFUSED: u8 = 3;
+/// Two images differ, or what arrived is not what was read.
+pub const DIFFERS: u8 = 4;
 /// Interrupted: run the same command again.
 pub const INTERRUPTED: u8 = 6;

@@ -9,7 +9,9 @@
 mod bootstrap;
 mod cli;
 mod commands;
+mod ends;
 mod exit;
+mod inspect;
 mod keys;
 mod log;
 mod metrics;
@@ -21,6 +23,7 @@ mod remote;
 mod report;
 mod stop;
 mod terminal;
+mod verdict;
 
 use std::process::ExitCode;
 
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
             Some(folder) => commands::serve::run(&args, folder),
             None => commands::receive::run(),
         },
+        cli::Command::Verify(args) => commands::verify::run(&args),
         cli::Command::Key(args) => commands::key::show(&args),
         cli::Command::Allow(args) => commands::key::allow(&args),
         cli::Command::Trust(args) => commands::key::trust(&args),

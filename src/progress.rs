@@ -10,7 +10,8 @@ use sender::meter::Snapshot;
 use crate::cli::Send;
 use crate::report::{Report, bytes, rate};
 
-const REDRAW: Duration = Duration::from_millis(200);
+/// How often a bar moves.
+pub const REDRAW: Duration = Duration::from_millis(200);
 /// The rate shown is that of the last few seconds.
 const SHOWN_OVER: Duration = Duration::from_secs(3);
 
@@ -39,12 +40,7 @@ impl Progress {
     /// A bar only where somebody looks; lines only when asked for. `meter`: the counters now.
     pub fn new(args: &Send, total: u64, meter: impl Fn() -> Snapshot + 'static) -> Progress {
         let wanted = !args.quiet && !args.json && args.log_interval.is_none();
-        let bar = (wanted && std::io::stderr().is_terminal()).then(|| {
-            let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template("{bar:20} {percent:>3}%  {wide_msg}");
-            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-            bar
-        });
+        let bar = wanted.then(|| bar(total)).flatten();
         let interval = args.log_interval.filter(|_| !args.quiet || args.json);
         Progress {
             meter: Box::new(meter),
@@ -114,11 +110,23 @@ impl Progress {
     }
 }
 
-fn per_second(bytes: u64, over: Duration) -> f64 {
+/// A bar where somebody looks.
+pub fn bar(total: u64) -> Option<ProgressBar> {
+    std::io::stderr().is_terminal().then(|| {
+        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{bar:20} {percent:>3}%  {wide_msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar
+    })
+}
+
+/// Bytes per second.
+pub fn per_second(bytes: u64, over: Duration) -> f64 {
     if over.is_zero() { 0.0 } else { bytes as f64 / over.as_secs_f64() }
 }
 
-fn clock(d: Duration) -> String {
+/// `2:05` or `1:02:05`.
+pub fn clock(d: Duration) -> String {
     let s = d.as_secs();
     if s >= 3600 {
         format!("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)

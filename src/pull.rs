@@ -66,6 +66,7 @@ pub fn run(args: &Send, report: &Report) -> Result<(), Failure> {
         chunk: args.chunk.bytes(),
         memory: args.memory,
         engine: args.engine.to_string(),
+        no_holes: args.no_holes,
         direct: !args.no_direct,
         force: args.force,
         check_format: args.format == Format::Auto,
@@ -84,7 +85,7 @@ pub fn run(args: &Send, report: &Report) -> Result<(), Failure> {
         via: args.via.clone(),
         addresses: receive::addresses(),
     };
-    let (first, mut shell) = remote::ask(args, "send", &errand)?;
+    let (first, mut shell) = remote::ask(&args.call(), "send", &errand)?;
     let heard = listen_to(&mut shell, first);
     let broke = |e: std::io::Error| Failure::new(exit::FAILED, format!("cannot start: {e}"));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(broke)?;

@@ -1,6 +1,6 @@
 //! Comes by the other end: starts it through a remote shell, or asks a receiver service.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -19,6 +19,7 @@ mod service;
 use crate::bootstrap::{self, BootstrapError};
 use crate::cli::Send;
 use crate::exit;
+use crate::place::Place;
 use crate::terminal::complain;
 
 /// From the start of the remote shell to the first answer. Somebody may be typing a password.
@@ -56,7 +57,7 @@ fn through_shell(args: &Send, mut via: Vec<Vec<SocketAddr>>) -> Result<Receiver,
     let named = look_up(args.to.machine());
     let identity = Identity::one_time().map_err(crypto)?;
     let request = request(args, &identity)?;
-    let (reply, shell) = ask(args, "receive", &request)?;
+    let (reply, shell) = ask(&args.call(), "receive", &request)?;
     shell.end(Duration::from_secs(5), args.verbose);
     let (fingerprint, session, port, announced) = match reply {
         BootstrapReply::Ready { fingerprint, session, port, addresses } => {
@@ -139,7 +140,7 @@ pub fn via(names: &[String], family: Family) -> Result<Vec<Vec<SocketAddr>>, Fai
 ///
 /// # Errors
 /// What the resolver says.
-pub fn resolve(name: &str, port: u16) -> std::io::Result<impl Iterator<Item = SocketAddr>> {
+pub fn resolve(name: &str, port: u16) -> io::Result<impl Iterator<Item = SocketAddr>> {
     let bare = name.strip_prefix('[').and_then(|n| n.strip_suffix(']')).unwrap_or(name);
     (bare, port).to_socket_addrs()
 }
@@ -185,6 +186,19 @@ fn candidates(named: &mpsc::Receiver<Vec<SocketAddr>>, announced: &[String], por
     all
 }
 
+/// How vmferry is called on another host.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Where; the path is not looked at.
+    pub to: Place,
+    /// The remote shell; `None`: ssh.
+    pub rsh: Option<String>,
+    /// Its words there; `None`: vmferry.
+    pub remote_path: Option<String>,
+    /// The shell's words are passed on.
+    pub verbose: bool,
+}
+
 /// A remote shell in which vmferry runs.
 pub struct Shell {
     child: Child,
@@ -199,7 +213,7 @@ pub struct Shell {
 /// # Errors
 /// One sentence, exit code 3, or 2 when there is no such command line.
 pub fn ask<Q: Message, A: Message + std::marker::Send + 'static>(
-    args: &Send,
+    call: &Call,
     verb: &str,
     request: &Q,
 ) -> Result<(A, Shell), Failure> {
@@ -208,14 +222,14 @@ pub fn ask<Q: Message, A: Message + std::marker::Send + 'static>(
             Failure::new(exit::USAGE, format!("{option} '{text}' is not a command line: check its quotes"))
         })
     };
-    let rsh = words(args.rsh.as_deref().unwrap_or("ssh"), "--rsh")?;
-    let vmferry = words(args.remote_path.as_deref().unwrap_or("vmferry"), "--remote-path")?;
+    let rsh = words(call.rsh.as_deref().unwrap_or("ssh"), "--rsh")?;
+    let vmferry = words(call.remote_path.as_deref().unwrap_or("vmferry"), "--remote-path")?;
     let mut opening = Vec::new();
     let spoken = bootstrap::open(&mut opening).and_then(|()| bootstrap::send(&mut opening, request));
     spoken.map_err(|e| Failure::new(exit::USAGE, format!("that is too much for one job: {e}")))?;
     let mut child = Command::new(&rsh[0])
         .args(&rsh[1..])
-        .arg(args.to.shell_host())
+        .arg(call.to.shell_host())
         .args(&vmferry)
         .args([verb, "--once", "--stdio"])
         .stdin(Stdio::piped())
@@ -230,8 +244,8 @@ pub fn ask<Q: Message, A: Message + std::marker::Send + 'static>(
         Ok(answer) => Ok((answer, shell)),
         Err(silence) => {
             let patience = if matches!(silence, Silence::Timeout) { 0 } else { 2 };
-            let (status, said) = shell.leave(Duration::from_secs(patience), true, args.verbose);
-            Err(explain(args, &rsh[0], &vmferry, silence, status, &said))
+            let (status, said) = shell.leave(Duration::from_secs(patience), true, call.verbose);
+            Err(explain(call, &rsh[0], &vmferry, silence, status, &said))
         }
     }
 }
@@ -257,6 +271,16 @@ impl Shell {
             Ok((Err(e), ..)) => Err(Silence::Error(e)),
             Err(_) => Err(Silence::Timeout),
         }
+    }
+
+    /// Says one thing more.
+    ///
+    /// # Errors
+    /// The shell takes nothing any more.
+    pub fn tell<M: Message>(&mut self, message: &M) -> io::Result<()> {
+        self.to
+            .as_mut()
+            .map_or_else(|| Err(io::ErrorKind::BrokenPipe.into()), |to| bootstrap::send(to, message))
     }
 
     /// Hangs up; a shell that does not end by itself in time is ended.
@@ -340,14 +364,14 @@ fn end(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
 }
 
 fn explain(
-    args: &Send,
+    call: &Call,
     rsh: &str,
     vmferry: &[String],
     silence: Silence,
     status: Option<ExitStatus>,
     said: &[u8],
 ) -> Failure {
-    let host = &args.to.host;
+    let host = &call.to.host;
     let words = bootstrap::last_words(said);
     let quoted = if words.is_empty() { String::new() } else { format!(": {words}") };
     let reason = match (silence, status.and_then(|s| s.code())) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use proto::control::{Failure, Transport};
-use proto::digest::hex;
+use proto::digest::{Digests, hex};
 use sender::Summary;
 use sender::meter::Snapshot;
 use serde::Serialize;
@@ -73,10 +73,18 @@ struct Done {
     digests: BTreeMap<String, DigestPair>,
 }
 
+/// Both digests of an image, in hex.
 #[derive(Serialize)]
-struct DigestPair {
+pub struct DigestPair {
     tree: String,
     b3: Option<String>,
+}
+
+impl DigestPair {
+    /// Of these digests.
+    pub fn of(digests: &Digests) -> DigestPair {
+        DigestPair { tree: hex(&digests.tree), b3: digests.b3.map(|b3| hex(&b3)) }
+    }
 }
 
 impl Report {
@@ -178,8 +186,6 @@ impl Report {
         let (ours, theirs) = (&summary.engines.0, &summary.engines.1);
         let engine = if ours == theirs { ours.clone() } else { format!("{ours}/{theirs}") };
         if self.json {
-            let digest =
-                |d: &proto::digest::Digests| DigestPair { tree: hex(&d.tree), b3: d.b3.map(|b| hex(&b)) };
             Self::object(&Line::Done(Box::new(Done {
                 images: self.images,
                 image_bytes: self.image_bytes.get(),
@@ -193,7 +199,7 @@ impl Report {
                 transport: self.transport.as_str(),
                 engine,
                 bottleneck: summary.bottleneck.map(|b| b.as_str()),
-                digests: summary.digests.iter().map(|(n, d)| (n.clone(), digest(d))).collect(),
+                digests: summary.digests.iter().map(|(n, d)| (n.clone(), DigestPair::of(d))).collect(),
             })));
             return;
         }

@@ -320,6 +320,23 @@ impl Image {
         })
     }
 
+    /// What shows that its contents may no longer be those of `then`, as the part of a sentence that
+    /// names the cause; `None`: nothing does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Image::identity`].
+    pub fn change_since(&self, then: &Identity) -> Result<Option<String>, Error> {
+        let now = self.identity()?;
+        // A device node's time of change moves when udev sets its owner anew, too.
+        let touched = self.sectors().is_none() && now.ctime_ns != then.ctime_ns;
+        Ok(if now.size != then.size {
+            Some(format!("its size went from {} to {} bytes", then.size, now.size))
+        } else {
+            (touched || now.mtime_ns != then.mtime_ns).then(|| "its time stamps moved".to_owned())
+        })
+    }
+
     /// Whether it is a block device that takes no writes, though it lets itself be opened for them.
     #[must_use]
     pub fn is_read_only(&self) -> bool {

@@ -4,6 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use proto::control::{Bootstrap, BootstrapReply};
 use proto::errand::{Errand, News};
+use proto::verify::{Go, Inquiry, Told};
 
 // The command is no library; its parser is built in here as it is.
 #[path = "../../src/bootstrap.rs"]
@@ -14,7 +15,11 @@ fn listen(from: &[u8]) {
     let _ = bootstrap::receive::<Bootstrap>(&mut { from });
     let _ = bootstrap::receive::<BootstrapReply>(&mut { from });
     let _ = bootstrap::receive::<Errand>(&mut { from });
-    // Of news there are many.
+    let _ = bootstrap::receive::<Inquiry>(&mut { from });
+    let _ = bootstrap::receive::<Go>(&mut { from });
+    // Of these there are many.
+    let mut told = from;
+    while bootstrap::receive::<Told>(&mut told).is_ok() {}
     let mut from = from;
     while bootstrap::receive::<News>(&mut from).is_ok() {}
 }

@@ -43,6 +43,8 @@ pub struct Errand {
     pub memory: Option<u64>,
     /// I/O engine: "auto", "uring", "sync".
     pub engine: String,
+    /// Read what the file system calls a hole, too.
+    pub no_holes: bool,
     /// `false`: never open with O_DIRECT.
     pub direct: bool,
     /// Send what something else may be writing; replace existing destinations.
@@ -200,6 +202,7 @@ mod tests {
             chunk: 1 << 20,
             memory: None,
             engine: "auto".into(),
+            no_holes: false,
             direct: true,
             force: false,
             check_format: true,

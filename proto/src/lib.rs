@@ -29,6 +29,7 @@
 //! Rooms: [`geometry`] fixed sizes, [`version`] hello, [`join`] proof of belonging, [`seal`]
 //! frame tags of lanes without TLS, [`manifest`] what is moved, [`owner`] whose the copies are, [`control`] messages, [`errand`] those of a pull, [`frame`] data header, [`extents`] maps and run sets,
 //! [`leaves`] hashes of a chunk, [`granules`] of what outlives a job, [`digest`] of whole images,
+//! [`verify`] a comparison of two,
 //! [`telemetry`] where a host's time goes, [`session`] both state machines (with their state table).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -47,4 +48,5 @@ pub mod owner;
 pub mod seal;
 pub mod session;
 pub mod telemetry;
+pub mod verify;
 pub mod version;

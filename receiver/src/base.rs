@@ -11,6 +11,7 @@ use proto::extents::{BlockMap, RunSet, is_zero};
 use proto::geometry::{BLOCK, ChunkSize};
 use tokio::sync::mpsc;
 
+use crate::part::blocking;
 use crate::survey::{Found, Holes, Scope, Survey};
 
 /// Pieces that are found out ahead of what is asked for: some GiB, about 100 bytes each.
@@ -134,6 +135,9 @@ impl Told {
     async fn some(&mut self, from: u64) -> Result<(Vec<Piece>, Option<u64>), Failure> {
         if let Some((image, engine, pool, scope)) = self.scope.take() {
             let (found, pieces) = mpsc::channel(AHEAD);
+            // Else what is not on the disk yet is taken for a hole.
+            let flushed = image.clone();
+            blocking(move || flushed.sync_before_map().map_err(|e| Failure::new(1, e.to_string()))).await?;
             tokio::spawn(look(Survey::new(&image, &engine, &pool, scope), found));
             self.pieces = Some(pieces);
         }

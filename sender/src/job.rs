@@ -42,6 +42,8 @@ pub struct Options {
     pub chunk: ChunkSize,
     /// I/O engine.
     pub engine: EngineChoice,
+    /// Read what the file system calls a hole, too.
+    pub no_holes: bool,
     /// Bytes of buffers; `None`: what lanes and read depth need.
     pub memory: Option<u64>,
     /// Hash any amount of zeros for the `b3` digest.
@@ -244,6 +246,7 @@ pub async fn run(
         let reader = Reader {
             sources: sources.clone(),
             chunk: o.chunk,
+            no_holes: o.no_holes,
             engine: engine.clone(),
             pool: pool.clone(),
             digester: digester.clone(),

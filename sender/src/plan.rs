@@ -27,7 +27,8 @@ pub(crate) enum Work {
     End { image: u32 },
 }
 
-/// Walks one image's extents, calling `emit` for each step until it says stop (`false`).
+/// Walks one image's extents, calling `emit` for each step until it says stop (`false`). With
+/// `no_holes` all of it is one extent, whatever the file system says.
 ///
 /// # Errors
 /// What the file system says to SEEK_DATA or SEEK_HOLE.
@@ -35,6 +36,7 @@ pub(crate) fn walk(
     index: u32,
     source: &Source,
     chunk: ChunkSize,
+    no_holes: bool,
     mut emit: impl FnMut(Work) -> bool,
 ) -> Result<(), blockio::Error> {
     if !emit(Work::Begin { image: index }) {
@@ -42,7 +44,7 @@ pub(crate) fn walk(
     }
     let (size, bytes) = (source.entry().size, u64::from(chunk.bytes()));
     let chunks = chunk.count(size);
-    let mut extent = source.image.next_data(0)?;
+    let mut extent = if no_holes { Some(0..size) } else { source.image.next_data(0)? };
     let mut at = 0;
     while at < chunks {
         let Some(next) = extent.clone() else {
@@ -126,9 +128,13 @@ mod tests {
     }
 
     fn plan(size: u64, data: &[(u64, usize)]) -> Vec<Work> {
+        steps(size, data, false)
+    }
+
+    fn steps(size: u64, data: &[(u64, usize)], no_holes: bool) -> Vec<Work> {
         with_source(size, data, |source| {
             let mut steps = Vec::new();
-            walk(0, &source, ChunkSize::DEFAULT, |w| {
+            walk(0, &source, ChunkSize::DEFAULT, no_holes, |w| {
                 steps.push(w);
                 true
             })
@@ -177,6 +183,15 @@ mod tests {
             steps.iter().filter_map(data).collect::<Vec<_>>(),
             [(3, 0), (10, 2), (11, 1), (12, 0), (100, 0)]
         );
+    }
+
+    #[test]
+    fn nobody_is_asked_for_holes() {
+        let steps = steps(3 << 20, &[], true);
+        let whole =
+            |s: &Work| matches!(s, Work::Data { extents, .. } if extents.data_bytes(1 << 20) == 1 << 20);
+        assert_eq!(steps.iter().filter(|step| whole(step)).count(), 3);
+        assert!(matches!(steps[3..], [Work::End { .. }]));
     }
 
     #[test]

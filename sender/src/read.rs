@@ -65,6 +65,7 @@ struct Step {
 pub(crate) struct Reader {
     pub(crate) sources: Arc<[Source]>,
     pub(crate) chunk: ChunkSize,
+    pub(crate) no_holes: bool,
     pub(crate) engine: Engine,
     pub(crate) pool: Pool,
     pub(crate) digester: Digester,
@@ -77,7 +78,7 @@ impl Reader {
     /// ready queue; returns when the last unit is in it.
     pub(crate) async fn run(self, earlier: Vec<Earlier>, mut line: Line) -> Result<(), Failure> {
         let (steps, mut plan) = mpsc::channel(PLAN_AHEAD);
-        let (sources, chunk) = (self.sources.clone(), self.chunk);
+        let (sources, chunk, no_holes) = (self.sources.clone(), self.chunk, self.no_holes);
         let complete = |i: u32| matches!(earlier.get(i as usize), Some(Earlier::Complete { .. }));
         let wanted: Vec<u32> = (0u32..).take(sources.len()).filter(|i| !complete(*i)).collect();
         // SEEK_DATA may read metadata from the disk, so the walk has a thread.
@@ -86,10 +87,10 @@ impl Reader {
             wanted.into_iter().try_for_each(|i| {
                 let source = &sources[i as usize];
                 // Only such an image can have more zeros than are hashed.
-                if source.entry().size > B3_ZERO_LIMIT {
+                if source.entry().size > B3_ZERO_LIMIT && !no_holes {
                     digester.expect_zeros(i, zero_granules(source)?);
                 }
-                walk(i, source, chunk, |step| steps.blocking_send(step).is_ok())
+                walk(i, source, chunk, no_holes, |step| steps.blocking_send(step).is_ok())
             })
         });
         let depth = Arc::new(Semaphore::new(DEPTH + WAITING));

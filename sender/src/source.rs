@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use blockio::Image;
+use blockio::{Identity, Image};
 use proto::control::Failure;
 use proto::manifest::{ImageEntry, SourceIdentity, Storage, XATTRS_MAX, check_name};
 
@@ -11,7 +11,23 @@ use proto::manifest::{ImageEntry, SourceIdentity, Storage, XATTRS_MAX, check_nam
 pub struct Source {
     pub(crate) image: Image,
     entry: ImageEntry,
+    identity: Identity,
     notices: Vec<String>,
+}
+
+/// Keeps QEMU from starting to write an image, until it is closed, and says who may be writing it: a
+/// part of a sentence.
+///
+/// # Errors
+/// What the system says to the question.
+pub fn in_use(image: &Image) -> Result<Option<String>, blockio::Error> {
+    Ok(match (image.guard(), image.users()?.as_slice()) {
+        (Ok(()), []) => None,
+        (Err(e), []) => Some(e.to_string()),
+        (_, users) => {
+            Some(format!("{} is in use: {} may be writing it", image.path().display(), users.join(", ")))
+        }
+    })
 }
 
 /// Refused before anything changed.
@@ -31,15 +47,8 @@ impl Source {
         })?;
         check_name(name).map_err(|reason| Failure::new(REFUSED, reason))?;
         let mut notices = Vec::new();
-        let in_use = match (image.guard(), image.users().map_err(refused)?.as_slice()) {
-            (Ok(()), []) => None,
-            (Err(e), []) => Some(e.to_string()),
-            (_, users) => {
-                Some(format!("{} is in use: {} may be writing it", path.display(), users.join(", ")))
-            }
-        };
         let device = image.sectors();
-        match in_use {
+        match in_use(&image).map_err(refused)? {
             Some(reason) if force => notices.push(format!("{reason}; the copy may be torn (--force)")),
             Some(reason) => {
                 let hint = match device {
@@ -75,7 +84,7 @@ impl Source {
             },
             storage: Storage::new(&storage.is, &storage.on),
         };
-        Ok(Source { image, entry, notices })
+        Ok(Source { image, entry, identity, notices })
     }
 
     /// Its line of the manifest.
@@ -95,18 +104,8 @@ impl Source {
 
     /// Fails when the image is not what it was when it was opened.
     pub(crate) fn check_unchanged(&self) -> Result<(), Failure> {
-        let now = self.image.identity().map_err(|e| Failure::new(1, e.to_string()))?;
-        let then = &self.entry.identity;
-        let what = if now.size != self.entry.size {
-            format!("its size went from {} to {} bytes", self.entry.size, now.size)
-        } else if now.mtime_ns != then.mtime_ns
-            // A device node's time of change moves when udev sets its owner anew, too.
-            || (self.entry.sector.is_none() && now.ctime_ns != then.ctime_ns)
-        {
-            "its time stamps moved".to_owned()
-        } else {
-            return Ok(());
-        };
+        let change = self.image.change_since(&self.identity).map_err(|e| Failure::new(1, e.to_string()))?;
+        let Some(what) = change else { return Ok(()) };
         let path = self.image.path().display();
         Err(Failure::new(
             1,

@@ -123,6 +123,7 @@ fn options(errand: &Errand) -> Result<Options, Failure> {
         streams: errand.streams,
         chunk: ChunkSize::new(errand.chunk.into()).map_err(refused)?,
         engine,
+        no_holes: errand.no_holes,
         memory: errand.memory,
         b3_always: errand.b3_always,
         path: errand.path.clone(),
@@ -138,7 +139,7 @@ fn options(errand: &Errand) -> Result<Options, Failure> {
 }
 
 /// `~/` as a shell would have it; no shell ever sees the path.
-fn at_home(path: &str) -> Result<PathBuf, Failure> {
+pub fn at_home(path: &str) -> Result<PathBuf, Failure> {
     let Some(rest) = path.strip_prefix("~/") else { return Ok(path.into()) };
     match std::env::var_os("HOME").filter(|home| !home.is_empty()) {
         Some(home) => Ok(PathBuf::from(home).join(rest)),

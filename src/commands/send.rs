@@ -43,6 +43,7 @@ fn send(args: &Send, report: &Report) -> Result<(), Failure> {
         streams: args.streams,
         chunk: args.chunk,
         engine: args.engine,
+        no_holes: args.no_holes,
         memory: args.memory,
         b3_always: args.digest == Digest::B3,
         path: args.to.path.clone(),
