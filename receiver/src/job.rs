@@ -76,6 +76,8 @@ pub(crate) struct Setting {
     pub(crate) direct: bool,
     pub(crate) memory: Option<u64>,
     pub(crate) dead_after: Duration,
+    /// What the user should know anyway, a sentence each.
+    pub(crate) notices: Vec<String>,
     /// What a service gives; `None`: all that this process may.
     pub(crate) allowance: Option<Allowance>,
     /// Set when this side asked for the job.
@@ -171,6 +173,7 @@ pub async fn run(config: Config, stop: impl Future<Output = Failure>) -> Result<
         direct: config.direct,
         memory: config.memory,
         dead_after: config.dead_after,
+        notices: vec![],
         allowance: None,
         asked: config.asked,
     };
@@ -242,6 +245,7 @@ async fn serve(
         _ => return Err(Failure::new(1, "the sender did not open a job")),
     };
     let session = setting.session;
+    let mut notices = std::mem::take(&mut setting.notices);
     let prepared = tokio::task::spawn_blocking(move || {
         let job = prepare(&mut open, &mut setting)?;
         Ok((job, open))
@@ -252,7 +256,7 @@ async fn serve(
     let job = Arc::new(job);
     sessions.begin(&session, job.clone());
     watch.begun(&open, &job);
-    let mut notices = job.engine.notices();
+    notices.extend(job.engine.notices());
     notices.extend(job.parts.iter().flat_map(Part::take_notices));
     let resume = vec![Vec::new(); job.parts.len()];
     let engine = job.engine.kind().as_str().to_owned();
