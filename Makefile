@@ -59,7 +59,7 @@ bench-peers: bench-deps ## against other tools, 1.5 hours (root); PEERS='--quick
 	cargo build --release --locked -p vmferry -p vmferry-testbed -p vmferry-benches
 	target/release/peers --json target/peers.json --report docs/benchmarks.md $(PEERS)
 
-bench-micro:     ## each hot piece alone (PIECE=hash, scan, frame, disk or lane: only that one)
+bench-micro:     ## each hot piece alone (PIECE=hash, scan, frame, disk, lane or compress: only that one)
 	cargo bench --locked -p vmferry-benches --bench micro -- '$(PIECE)'
 
 bench-axes: deps ## one setting at a time (root; AXES='streams chunk images size', MORE=--quick)

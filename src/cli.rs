@@ -180,6 +180,10 @@ pub struct Send {
     /// 256M, or more where flushing would take over 2 % of the time]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub sync_window: Option<u64>,
+    /// Let the guests come first: both ends get nice value 10 and the idle I/O class (a receiver
+    /// service keeps its own)
+    #[arg(long)]
+    pub nice: bool,
     /// A peer that is silent for so long is dead, seconds (3 to 3600)
     #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(3..=3600))]
     pub peer_timeout: u32,

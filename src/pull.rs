@@ -77,6 +77,7 @@ pub fn run(args: &Send, report: &Report) -> Result<(), Failure> {
         dry_run: args.dry_run,
         chown: args.chown.clone(),
         dead_after_ms: args.peer_timeout * 1000,
+        nice: args.nice,
         fingerprint: identity.fingerprint().0,
         secret: secret.clone(),
         session,

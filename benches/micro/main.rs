@@ -8,6 +8,7 @@
 // Criterion's macro makes the public functions, and nothing here can fail in a way worth telling.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod compress;
 mod disk;
 mod frame;
 mod hash;
@@ -47,6 +48,6 @@ fn short() -> Criterion {
 criterion_group! {
     name = pieces;
     config = short();
-    targets = hash::all, scan::all, frame::all, disk::all, lane::all
+    targets = hash::all, scan::all, frame::all, disk::all, lane::all, compress::all
 }
 criterion_main!(pieces);

@@ -25,8 +25,8 @@
 //!   byte budget.
 //!
 //! This crate is the only room of the house with `unsafe`, and within it only these modules have it:
-//! `mapping` and `pool` (memory), `uring` and `plain` (system calls that take addresses), `locks`
-//! and `device` (`fcntl(2)` and `ioctl(2)` commands that no safe wrapper offers).
+//! `mapping` and `pool` (memory), `uring` and `plain` (system calls that take addresses), `locks`,
+//! `device` and `priority` (`fcntl(2)`, `ioctl(2)` and `ioprio_set(2)`, which no safe wrapper offers).
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod device;
@@ -43,6 +43,7 @@ mod mapping;
 mod op;
 mod plain;
 mod pool;
+pub mod priority;
 mod queue;
 mod slab;
 mod storage;

@@ -89,6 +89,8 @@ pub struct Bootstrap {
     pub memory: u64,
     /// A peer silent for so long is dead, milliseconds.
     pub dead_after_ms: u32,
+    /// Let everything else on the receiver's host come first.
+    pub nice: bool,
 }
 
 /// The receiver's answer on its stdout.
@@ -464,7 +466,19 @@ mod tests {
         };
         let data = Run { start: 300, content: Content::Data([4; 32]) };
         let zero = Run { start: 301, content: Content::Zero(200) };
+        let bootstrap = Bootstrap {
+            fingerprint: [1; 32],
+            secret: Secret([2; 32]),
+            transport: Transport::Tcp,
+            ports: Some((7000, 7009)),
+            engine: "auto".into(),
+            direct: true,
+            memory: 300,
+            dead_after_ms: 30_000,
+            nice: true,
+        };
         let got = [
+            hex(&round_trip(bootstrap)),
             hex(&round_trip(ToSender::Ack { lanes: vec![ack] })),
             hex(&round_trip(ToSender::LaneClosed(ack))),
             hex(&round_trip(ToSender::Fail(Failure::new(3, "no")))),

@@ -65,6 +65,8 @@ pub struct Errand {
     pub chown: Option<Owner>,
     /// A peer silent for so long is dead, milliseconds.
     pub dead_after_ms: u32,
+    /// Let everything else on the sender's host come first.
+    pub nice: bool,
     /// SHA-256 of the receiver's one-time public key.
     pub fingerprint: [u8; 32],
     /// The session secret.
@@ -213,6 +215,7 @@ mod tests {
             dry_run: false,
             chown: Some("qemu:36".parse().expect("an owner")),
             dead_after_ms: 30_000,
+            nice: true,
             fingerprint: [1; 32],
             secret: Secret([2; 32]),
             session: SessionId([3; 16]),

@@ -75,6 +75,8 @@ pub(crate) struct Setting {
     pub(crate) direct: bool,
     pub(crate) memory: Option<u64>,
     pub(crate) dead_after: Duration,
+    /// What the user should know anyway, a sentence each.
+    pub(crate) notices: Vec<String>,
     /// What a service gives; `None`: all that this process may.
     pub(crate) allowance: Option<Allowance>,
     /// Set when this side asked for the job.
@@ -178,6 +180,7 @@ pub async fn run(config: Config, stop: impl Future<Output = Failure>) -> Result<
         direct: config.direct,
         memory: config.memory,
         dead_after: config.dead_after,
+        notices: vec![],
         allowance: None,
         asked: config.asked,
     };
@@ -249,6 +252,7 @@ async fn serve(
         _ => return Err(Failure::new(1, "the sender did not open a job")),
     };
     let session = setting.session;
+    let mut notices = std::mem::take(&mut setting.notices);
     let prepared = tokio::task::spawn_blocking(move || {
         let job = prepare::prepare(&mut open, &mut setting)?;
         Ok((job, open))
@@ -259,7 +263,7 @@ async fn serve(
     let job = Arc::new(job);
     sessions.begin(&session, job.clone());
     watch.begun(&open, &job);
-    let mut notices = job.engine.notices();
+    notices.extend(job.engine.notices());
     notices.extend(job.parts.iter().flat_map(|part| part.take_notices()));
     let engine = job.engine.kind().as_str().to_owned();
     let in_place = job.parts.iter().find_map(|part| part.in_place());

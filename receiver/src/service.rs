@@ -31,6 +31,8 @@ const CALLERS: usize = 64;
 const GOODBYE: Duration = Duration::from_secs(10);
 /// What a peer may choose as the time after which silence means death: 3 s to an hour.
 const DEAD_AFTER_MS: std::ops::RangeInclusive<u32> = 3_000..=3_600_000;
+/// The answer to `--nice`.
+const KEEPS_PRIORITY: &str = "the service keeps its own priority, which Nice= and IOSchedulingClass= in its unit set: --nice is for the sending host alone";
 
 /// How a service is run.
 pub struct Service {
@@ -332,6 +334,8 @@ impl House {
             direct: request.direct,
             memory: (request.memory > 0).then_some(request.memory),
             dead_after: Duration::from_millis(u64::from(request.dead_after_ms)),
+            // One process for all jobs: none of them lowers it for the others.
+            notices: if request.nice { vec![KEEPS_PRIORITY.into()] } else { vec![] },
             allowance: Some(Allowance { ground, lease }),
             asked: None,
         };

@@ -38,11 +38,12 @@ pub fn run() -> ExitCode {
         Ok(errand) => errand,
         Err(code) => return code,
     };
+    let way = send::make_way(errand.nice);
     let meter = Arc::new(Meter::default());
     let abandoned = Arc::new(Notify::new());
     end_with_the_shell(abandoned.clone());
     let teller = Teller::start(meter.clone(), abandoned.clone());
-    let (news, code) = match serve(&errand, meter, &teller, abandoned) {
+    let (news, code) = match way.and_then(|()| serve(&errand, meter, &teller, abandoned)) {
         Ok(summary) => (News::Done(Box::new(summary)), exit::DONE),
         Err(failure) => (News::Failed(failure.clone()), failure.exit),
     };

@@ -12,6 +12,7 @@ use lanes::{tls, tune::Tuning};
 use proto::control::{Bootstrap, BootstrapReply, Failure, Message, SessionId};
 use receiver::Config;
 
+use super::send::make_way;
 use crate::bootstrap::{self, BootstrapError};
 use crate::terminal::complain as tell;
 use crate::{exit, stop};
@@ -84,6 +85,7 @@ pub fn request<M: Message>(by_hand: &str) -> Result<M, ExitCode> {
 }
 
 fn prepare(request: &Bootstrap) -> Result<(BootstrapReply, Config), Failure> {
+    make_way(request.nice)?;
     let refused = |e: lanes::Error| Failure::new(exit::REFUSED, format!("on the destination: {e}"));
     let engine: EngineChoice =
         request.engine.parse().map_err(|e| Failure::new(exit::REFUSED, format!("{e}")))?;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use blockio::priority;
 use proto::control::Failure;
 use proto::manifest;
 use sender::{Disk, Job, Meter, Options, Source, Summary, qcow2};
@@ -26,13 +27,24 @@ pub fn run(args: &Send) -> ExitCode {
         return errand::run();
     }
     let report = Report::new(args);
-    match if args.pull { pull::run(args, &report) } else { send(args, &report) } {
+    let job = || if args.pull { pull::run(args, &report) } else { send(args, &report) };
+    match make_way(args.nice).and_then(|()| job()) {
         Ok(()) => ExitCode::from(exit::DONE),
         Err(failure) => {
             report.failed(&failure);
             ExitCode::from(failure.exit)
         }
     }
+}
+
+/// Lets everything else on this host come first, if that is what is asked. Threads inherit it: it
+/// comes before the first of them.
+///
+/// # Errors
+/// A sentence, exit code 3.
+pub fn make_way(nice: bool) -> Result<(), Failure> {
+    let refused = |e: blockio::Error| Failure::new(exit::REFUSED, format!("--nice: {e}"));
+    if nice { priority::yield_to_others().map_err(refused) } else { Ok(()) }
 }
 
 fn send(args: &Send, report: &Report) -> Result<(), Failure> {

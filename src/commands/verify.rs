@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use proto::control::Failure;
 use proto::digest::{B3_ZERO_LIMIT, Digests, ImageDigest};
-use proto::geometry::ChunkSize;
 use proto::granules::{Content, Run};
 use proto::verify::{Account, Comparison, Manner, Misfit};
 use tokio::runtime::Runtime;

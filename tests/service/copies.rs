@@ -7,7 +7,8 @@ use testbed::images;
 
 use crate::ferry::vmferry;
 use crate::house::{House, MIB};
-use crate::scene::{Attempt, says};
+use crate::scene::{Attempt, notices, says};
+use crate::watch::tool;
 
 #[test]
 fn images_of_every_kind_in_every_way() {
@@ -43,6 +44,22 @@ fn images_of_every_kind_in_every_way() {
     }
     let done = || service.said("done").len();
     crate::watch::eventually("all are done", || (done() == ways.len()).then_some(()));
+}
+
+/// Its jobs share one process, so none lowers it, and the sender is told.
+#[test]
+fn nice_is_for_the_sender_alone() {
+    let house = House::with(&["a"]);
+    let service = house.start(&[]);
+    house.image("disk.img", MIB);
+    let sent = house.sent(&service, "a", &["--nice", "disk.img"], "");
+    sent.done();
+    let told = notices(&sent);
+    assert!(told.iter().any(|notice| notice.contains("the service keeps its own priority")), "{told:?}");
+    let niceness = |pid: u32| tool(Command::new("ps").args(["-Lo", "ni=", "-p", &pid.to_string()]));
+    let ours = niceness(std::process::id());
+    let usual = ours.lines().next().unwrap();
+    assert!(niceness(service.pid()).lines().all(|nice| nice == usual));
 }
 
 /// The same machine by each of its addresses.

@@ -1,11 +1,13 @@
 //! The raw loop: the minimal mover, as the physical bound of this pair of disks and this link.
 //!
 //! N blocking threads per end, a plain TCP connection each: direct read, send (16-byte header and
-//! 1 MiB of data), receive, direct write; one fdatasync at the end. Buffers lie in huge pages.
+//! 1 MiB of data), receive, direct write; one fdatasync at the end. Buffers lie in huge pages. With
+//! `--hash` at both ends it is the bound of a mover that checks: the BLAKE3 hash of each piece, made
+//! by the sender, travels after its header and is compared before the piece is written.
 //!
 //! ```text
-//! rawloop recv PORT FILE|null STREAMS [--size BYTES [--allocate]]
-//! rawloop send HOST PORT FILE|null STREAMS [--size BYTES] [--sparse]
+//! rawloop recv PORT FILE|null STREAMS [--size BYTES [--allocate]] [--hash]
+//! rawloop send HOST PORT FILE|null STREAMS [--size BYTES] [--sparse] [--hash]
 //! ```
 //!
 //! The receiver starts FILE anew; `--allocate` reserves `--size` bytes first. The sender's
@@ -13,7 +15,7 @@
 //! (default 4 GiB) out of memory. Both ends print one line of JSON; `bps` is bytes per second. The
 //! sender's time runs from the first read to the receiver's "durable" answer.
 //!
-//! Non-goals: checking anything, surviving anything, reordering anything.
+//! Non-goals: surviving anything, reordering anything.
 
 use blockio::{BLOCK, Buffer, Engine, EngineChoice, Image, Pool};
 use std::error::Error;
@@ -36,9 +38,11 @@ type Failed = Box<dyn Error + Send + Sync>;
 
 const CHUNK: usize = 1 << 20;
 const HEADER: usize = 16;
+/// Bytes that are received at once when they are hashed: they are in the core's cache still.
+const HASH_STEP: usize = 128 << 10;
 const DURABLE: u8 = b'k';
-const USAGE: &str = "usage: rawloop recv PORT FILE|null STREAMS [--size BYTES [--allocate]]
-       rawloop send HOST PORT FILE|null STREAMS [--size BYTES] [--sparse]";
+const USAGE: &str = "usage: rawloop recv PORT FILE|null STREAMS [--size BYTES [--allocate]] [--hash]
+       rawloop send HOST PORT FILE|null STREAMS [--size BYTES] [--sparse] [--hash]";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -69,18 +73,20 @@ struct Options {
     size: Option<u64>,
     allocate: bool,
     sparse: bool,
+    hash: bool,
 }
 
 impl Options {
     fn parse(words: &[String]) -> Result<(Side, Options), Failed> {
         let mut places = Vec::new();
-        let (mut size, mut allocate, mut sparse) = (None, false, false);
+        let (mut size, mut allocate, mut sparse, mut hash) = (None, false, false, false);
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--size" => size = Some(words.next().ok_or("--size: no number")?.parse()?),
                 "--allocate" => allocate = true,
                 "--sparse" => sparse = true,
+                "--hash" => hash = true,
                 option if option.starts_with('-') => return Err(format!("unknown {option}").into()),
                 place => places.push(place),
             }
@@ -101,7 +107,7 @@ impl Options {
         if allocate && size.is_none() {
             return Err("--allocate needs --size".into());
         }
-        Ok((side, Options { port: port.parse()?, file, streams, size, allocate, sparse }))
+        Ok((side, Options { port: port.parse()?, file, streams, size, allocate, sparse, hash }))
     }
 }
 
@@ -110,6 +116,7 @@ struct Source {
     file: Option<(File, Image)>,
     size: u64,
     sparse: bool,
+    hash: bool,
     next: Mutex<Cursor>,
 }
 
@@ -132,7 +139,7 @@ impl Source {
             }
         };
         let size = file.as_ref().map_or(options.size.unwrap_or(4 << 30), |(_, image)| image.size());
-        Ok(Source { file, size, sparse: options.sparse, next: Mutex::default() })
+        Ok(Source { file, size, sparse: options.sparse, hash: options.hash, next: Mutex::default() })
     }
 
     /// The next piece to send: aligned, at most a chunk.
@@ -194,9 +201,11 @@ fn send_stream(
     while let Some(piece) = source.claim()? {
         let len = source.read(&piece, &mut buffer)?;
         let header = header(piece.start, u32::try_from(len)?);
-        let mut parts = &mut [IoSlice::new(&header), IoSlice::new(&buffer[..len])][..];
+        let hash = source.hash.then(|| blake3::hash(&buffer[..len]));
+        let hash: &[u8] = hash.as_ref().map_or(&[], |hash| hash.as_bytes());
+        let mut parts = &mut [IoSlice::new(&header), IoSlice::new(hash), IoSlice::new(&buffer[..len])][..];
         while !parts.is_empty() {
-            // One call for both: the header alone would be a packet of its own.
+            // One call for all: the header alone would be a packet of its own.
             match link.write_vectored(parts) {
                 Ok(0) => return Err("the receiver went away".into()),
                 Ok(count) => IoSlice::advance_slices(&mut parts, count),
@@ -225,7 +234,7 @@ fn receive(options: &Options) -> Result<String, Failed> {
     let (arrived, durable) = (Barrier::new(options.streams), Barrier::new(options.streams));
     all(links, |mut link| {
         let buffer = pool.try_take().ok_or("a buffer per stream")?;
-        let size = receive_stream(&mut link, target.as_ref(), buffer, &received)?;
+        let size = receive_stream(&mut link, target.as_ref(), buffer, options.hash, &received)?;
         if arrived.wait().is_leader()
             && let Some(file) = &target
         {
@@ -266,6 +275,7 @@ fn receive_stream(
     link: &mut TcpStream,
     target: Option<&File>,
     mut buffer: Buffer,
+    hash: bool,
     received: &AtomicU64,
 ) -> Result<u64, Failed> {
     loop {
@@ -277,12 +287,28 @@ fn receive_stream(
             return Ok(offset);
         }
         let data = buffer.get_mut(..len).ok_or("a piece larger than a chunk")?;
-        link.read_exact(data)?;
+        if hash {
+            receive_hashed(link, data)?;
+        } else {
+            link.read_exact(data)?;
+        }
         if let Some(file) = target {
             file.write_all_at(&buffer[..len.next_multiple_of(BLOCK)], offset)?;
         }
         received.fetch_add(len as u64, Ordering::Relaxed);
     }
+}
+
+/// Fills `data`, and compares it with the hash that comes before it.
+fn receive_hashed(link: &mut TcpStream, data: &mut [u8]) -> Result<(), Failed> {
+    let mut expected = [0; blake3::OUT_LEN];
+    link.read_exact(&mut expected)?;
+    let mut hasher = blake3::Hasher::new();
+    for step in data.chunks_mut(HASH_STEP) {
+        link.read_exact(step)?;
+        hasher.update(step);
+    }
+    if hasher.finalize() == expected { Ok(()) } else { Err("a piece differs from what was sent".into()) }
 }
 
 /// Runs `work` on each connection in a thread of its own. The first failure ends the process: the

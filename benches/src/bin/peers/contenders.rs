@@ -64,7 +64,8 @@ impl Contender {
 /// Every contender, in the order of a round.
 pub fn all() -> Vec<Contender> {
     let mut all = Vec::new();
-    all.extend([1, 4].map(raw_loop));
+    all.extend([1, 4].map(|streams| raw_loop(streams, false)));
+    all.extend([1, 2, 4].map(|streams| raw_loop(streams, true)));
     for transport in ["tcp", "tls"] {
         all.extend([1, 2, 4, 8].map(|streams| vmferry(transport, streams)));
     }
@@ -76,13 +77,21 @@ pub fn all() -> Vec<Contender> {
     all
 }
 
-fn raw_loop(streams: u32) -> Contender {
-    Contender::new(format!("raw loop {streams}"), &["rawloop"], "no", move |bed, port| {
+/// `hashed`: the bound of any mover that checks each block.
+fn raw_loop(streams: u32, hashed: bool) -> Contender {
+    let (name, hash, checked) = if hashed {
+        (format!("hashed raw loop {streams}"), "--hash", "every block, BLAKE3")
+    } else {
+        (format!("raw loop {streams}"), "", "no")
+    };
+    Contender::new(name, &["rawloop"], checked, move |bed, port| {
         let Bed { b, image, target, size, .. } = bed;
-        let (allocate, sparse) = if bed.is_sparse { ("", "--sparse") } else { ("--allocate", "") };
+        let sparse = if bed.is_sparse { "--sparse" } else { "" };
+        // In memory it would be most of the work, done before the clock starts.
+        let allocate = if bed.is_disk && !bed.is_sparse { "--allocate" } else { "" };
         Plan {
-            server: Some(format!("rawloop recv {port} {target} {streams} --size {size} {allocate}")),
-            client: format!("rawloop send {b} {port} {image} {streams} {sparse}"),
+            server: Some(format!("rawloop recv {port} {target} {streams} --size {size} {allocate} {hash}")),
+            client: format!("rawloop send {b} {port} {image} {streams} {sparse} {hash}"),
             server_ends: true,
             ..Plan::default()
         }

@@ -25,8 +25,9 @@ the disk flushed and the source dropped from the page cache. Figures are medians
 - **checked**: what the tool itself does to find out whether the copy is right. Here every copy is compared
   with its source after the clock has stopped; one that differs is a failure.
 - **raw loop**: direct reads, plain TCP, direct writes, one flush; no hash, no encryption, nothing checked.
-  The dense copy is preallocated (in memory this spares the loop most of the work of the others: there it is
-  no more than a bound), of the sparse image only the data is sent.
+  The dense copy is preallocated on a disk (in memory that would be most of the work, done before the clock
+  starts), of the sparse image only the data is sent. **hashed**: the same with the BLAKE3 hash of each MiB, made
+  at both ends and compared before it is written: the bound of any tool that checks what it copies.
 - NBD targets are new files of the full size, and the tools are told that they are zero. rsync talks to a
   daemon, without ssh. ssh and scp use AES-128-GCM. rclone fetches, since it uses several connections only so.
 ";
