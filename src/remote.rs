@@ -89,6 +89,7 @@ fn request(args: &Send, identity: &Identity) -> Result<Bootstrap, Failure> {
         direct: !args.no_direct,
         memory: args.memory.unwrap_or(0),
         dead_after_ms: args.peer_timeout * 1000,
+        patience_ms: args.patience * 1000,
     })
 }
 

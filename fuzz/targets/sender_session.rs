@@ -17,6 +17,9 @@ enum Step {
     Close { lane: u8, written: u8, durable: u8 },
     Finished,
     Committed(u8),
+    Lose(u8),
+    Announce(u8),
+    Reconnect,
 }
 
 fuzz_target!(|steps: Vec<Step>| {
@@ -46,6 +49,9 @@ fuzz_target!(|steps: Vec<Step>| {
                 let _ = session.close_lane(LaneAck { lane: lane(id), written, durable });
             }
             Step::Finished => _ = session.take_finished(),
+            Step::Lose(id) => session.lose_lane(lane(id)),
+            Step::Announce(image) => _ = session.announce(u32::from(image % 4), [1; 32]),
+            Step::Reconnect => _ = session.unanswered(),
             Step::Committed(image) => _ = session.committed(u32::from(image % 4)),
         }
         let totals = session.totals();

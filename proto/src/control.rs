@@ -29,8 +29,11 @@ pub struct LaneId(pub u32);
 
 /// The control connection's id.
 pub const CONTROL: LaneId = LaneId(0);
-/// Most data lanes in one session.
+/// Most data lanes in one session at a time.
 pub const LANES_MAX: u32 = 256;
+/// Most data lanes in one session one after the other: a lane that breaks is replaced by one with a
+/// new id. A receiver remembers each in some 200 bytes.
+pub const LANE_IDS_MAX: u32 = 16_384;
 
 /// Ends a job: the exit code that both ends give, and one sentence.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, Error)]
@@ -86,8 +89,10 @@ pub struct Bootstrap {
     pub direct: bool,
     /// Memory for buffers, bytes; 0: default.
     pub memory: u64,
-    /// A peer silent for so long is dead, milliseconds.
+    /// A connection silent for so long is dead, milliseconds.
     pub dead_after_ms: u32,
+    /// A sender that is not heard at all may come back for so long, milliseconds.
+    pub patience_ms: u32,
 }
 
 /// The receiver's answer on its stdout.
@@ -124,8 +129,10 @@ pub enum ToReceiver {
     Done,
     /// The sender gives up.
     Abort(Failure),
-    /// Still here.
+    /// Still here. Also the first word on a control connection that takes the place of another.
     Heartbeat,
+    /// This lane is broken, or never came to be: drain it and say how far it came (`LaneClosed`).
+    LaneLost(LaneId),
 }
 
 /// A job.
@@ -137,7 +144,7 @@ pub struct Open {
     pub epoch: u32,
     /// Chunk size, bytes.
     pub chunk: u32,
-    /// Data lanes that will join.
+    /// Data lanes that will be there at a time.
     pub lanes: u32,
     /// Destination as typed by the user; a folder when `images` has several.
     pub path: String,
@@ -362,6 +369,17 @@ mod tests {
             resume: vec![vec![], vec![(1, 2)]],
             in_place: Some("/dev/sdc".into()),
         };
+        let bootstrap = Bootstrap {
+            fingerprint: [1; 32],
+            secret: Secret([2; 32]),
+            transport: Transport::Tcp,
+            ports: Some((7000, 7009)),
+            engine: "auto".into(),
+            direct: true,
+            memory: 3,
+            dead_after_ms: 30_000,
+            patience_ms: 120_000,
+        };
         let got = [
             hex(&round_trip(ToSender::Ack { lanes: vec![ack] })),
             hex(&round_trip(ToSender::LaneClosed(ack))),
@@ -372,6 +390,8 @@ mod tests {
             hex(&round_trip(ToReceiver::Heartbeat)),
             hex(&round_trip(ToReceiver::Open(open))),
             hex(&round_trip(ToSender::Accept(accept))),
+            hex(&round_trip(ToReceiver::LaneLost(LaneId(300)))),
+            hex(&round_trip(bootstrap)),
         ];
         assert_eq!(got.join("\n"), include_str!("../tests/golden/control.hex").trim());
     }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::*;
-use proto::control::LaneId;
+use proto::control::{LANE_IDS_MAX, LaneId, ToReceiver, ToSender};
 use proto::digest::ImageDigest;
 use proto::extents::BlockMap;
 use proto::frame::{Body, Header};
@@ -40,6 +40,24 @@ fn units(image: u32, chunks: u64) -> Vec<Unit> {
     all
 }
 
+/// A new control connection: both sides say all that may have been lost.
+fn reconnect(sender: &mut SenderSession, receiver: &mut ReceiverSession, queue: &mut VecDeque<Unit>) {
+    for word in sender.unanswered() {
+        let ToReceiver::LaneLost(id) = word else { panic!("{word:?}") };
+        receiver.close_lane(id).unwrap();
+    }
+    for _ in 0..2 {
+        for word in receiver.standing() {
+            match word {
+                ToSender::Ack { lanes } => lanes.into_iter().for_each(|a| sender.acknowledge(a).unwrap()),
+                ToSender::LaneClosed(ack) => queue.extend(sender.close_lane(ack).unwrap()),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(sender.unanswered().is_empty());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
@@ -47,7 +65,7 @@ proptest! {
     /// agree on the digest, and nothing is durable before a flush that began after its write.
     #[test]
     fn every_schedule_ends_with_equal_digests(
-        steps in proptest::collection::vec((0u8..10, any::<u16>()), 1..400),
+        steps in proptest::collection::vec((0u8..14, any::<u16>()), 1..400),
     ) {
         let sizes = [30u64 << 20, 12 << 20];
         let mut sender = SenderSession::new(1, sizes.len());
@@ -104,6 +122,27 @@ proptest! {
                     queue.extend(sender.close_lane(ack).unwrap());
                     open(&mut sender, &mut receiver, &mut lanes);
                 },
+                10 => {
+                    // The sender notices first, and what it says may be lost.
+                    sender.lose_lane(id);
+                    let unit = Unit { image: 0, chunk: 0, count: 1, bytes: 1 };
+                    prop_assert!(sender.assign(id, unit).is_err(), "nothing goes on a lost lane");
+                    lanes.remove(&id);
+                    open(&mut sender, &mut receiver, &mut lanes);
+                },
+                11 => {
+                    // The receiver notices, and what it says is lost.
+                    lanes.remove(&id);
+                    receiver.close_lane(id).unwrap();
+                    open(&mut sender, &mut receiver, &mut lanes);
+                },
+                12 => {
+                    // A join that fails before the receiver hears of it.
+                    let never = sender.open_lane();
+                    sender.lose_lane(never);
+                    prop_assert!(!sender.is_closed(never));
+                },
+                13 => reconnect(&mut sender, &mut receiver, &mut queue),
                 _ => {
                     // An ack said again after a reconnect changes nothing.
                     if let Some(f) = flush.take() { receiver.end_flush(&f); }
@@ -116,23 +155,45 @@ proptest! {
             let t = sender.totals();
             prop_assert!(t.durable <= t.written && t.written <= t.sent && t.resent <= t.sent);
         }
-        // Acks lost above are said again on the next move: end the lanes.
-        let ids: Vec<LaneId> = lanes.keys().copied().collect();
-        for id in ids {
-            for h in lanes.remove(&id).unwrap() { receiver.written(id, &h); }
+        // What was lost with control connections is said once more, and everything is brought over.
+        loop {
+            reconnect(&mut sender, &mut receiver, &mut queue);
+            let (id, pending) = lanes.iter_mut().next().unwrap();
+            while let Some(unit) = queue.pop_front() {
+                let seq = sender.assign(*id, unit).unwrap();
+                let h = header(&sender, seq, unit);
+                // What the lane before had written behind a gap comes twice, and is dropped.
+                if let Disposition::Write(got) = receiver.frame(*id, &h).unwrap() {
+                    prop_assert_eq!(got, unit);
+                    pending.push(h);
+                }
+            }
+            for (id, pending) in &mut lanes {
+                for h in pending.drain(..) { receiver.written(*id, &h); }
+            }
+            for ack in receiver.take_acks() { sender.acknowledge(ack).unwrap(); }
+            if sender.all_written() { break; }
+        }
+        for id in lanes.into_keys() {
             let ack = receiver.close_lane(id).unwrap();
             prop_assert!(sender.close_lane(ack).unwrap().is_empty());
         }
-        prop_assert!(queue.is_empty());
+        prop_assert_eq!(receiver.open_lanes(), 0);
         let f = receiver.begin_flush();
         receiver.end_flush(&f);
         for ack in receiver.take_acks() { sender.acknowledge(ack).unwrap(); }
         prop_assert_eq!(sender.take_finished(), vec![0, 1]);
         prop_assert_eq!(sender.totals().sent - sender.totals().resent, sender.totals().written);
         for (image, digest) in (0u32..).zip(digests) {
-            prop_assert_eq!(receiver.finish(image).unwrap(), digest.finish().unwrap().tree);
+            let tree = digest.finish().unwrap().tree;
+            prop_assert_eq!(receiver.finish(image).unwrap(), tree);
             prop_assert!(receiver.finish(image).is_err(), "finished twice");
-            sender.committed(image).unwrap();
+            prop_assert!(sender.committed(image).is_err(), "before it was told to finish");
+            let finish = sender.announce(image, tree);
+            prop_assert_eq!(sender.unanswered(), vec![finish]);
+            prop_assert_eq!(sender.committed(image), Ok(true));
+            prop_assert_eq!(sender.committed(image), Ok(false), "said twice, it is no news");
+            prop_assert!(sender.unanswered().is_empty());
         }
         prop_assert!(sender.is_done());
     }
@@ -165,6 +226,22 @@ fn hostile_frames_are_refused() {
     assert!(receiver.frame(LaneId(9), &skipped).is_err());
     assert!(receiver.open_lane(id).is_err(), "a lane id is used once");
     assert!(receiver.open_lane(LaneId(0)).is_err(), "control is no data lane");
+}
+
+#[test]
+fn a_lane_that_never_joined_is_used_up_and_ids_are_bounded() {
+    let (mut sender, mut receiver, id) = pair();
+    let never = sender.open_lane();
+    let ack = receiver.close_lane(never).unwrap();
+    assert_eq!((ack.written, ack.durable), (0, 0));
+    assert!(receiver.open_lane(never).is_err(), "it comes too late");
+    assert!(sender.close_lane(ack).unwrap().is_empty());
+    assert!(sender.is_closed(never) && !sender.is_closed(id));
+    assert_eq!((receiver.open_lanes(), receiver.is_open(id), receiver.is_open(never)), (1, true, false));
+    assert!(receiver.open_lane(LaneId(LANE_IDS_MAX)).is_ok());
+    assert!(receiver.open_lane(LaneId(LANE_IDS_MAX + 1)).is_err());
+    assert!(receiver.close_lane(LaneId(LANE_IDS_MAX + 1)).is_err());
+    assert!(receiver.close_lane(LaneId(0)).is_err());
 }
 
 #[test]

@@ -11,10 +11,11 @@
 //!
 //! Rooms: `target` where images go, `terms` what this side insists on, `peer` the sender in messages, `part` part files and their commit,
 //! `leftover` those of earlier attempts, `owner` whose copies are, `device` block devices, `lane` data lanes,
-//! `flush` durability, `job` the control connection and all together.
+//! `flush` durability, `conversation` the control connections, `job` all together.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod conversation;
 mod device;
 mod door;
 mod flush;

@@ -31,6 +31,9 @@ const CALLERS: usize = 64;
 const GOODBYE: Duration = Duration::from_secs(10);
 /// What a peer may choose as the time after which silence means death: 3 s to an hour.
 const DEAD_AFTER_MS: std::ops::RangeInclusive<u32> = 3_000..=3_600_000;
+/// For how long it may choose to stay away: a day at most, during which its job keeps what it has of the
+/// limits.
+const PATIENCE_MAX_MS: u32 = 86_400_000;
 
 /// How a service is run.
 pub struct Service {
@@ -322,6 +325,9 @@ impl House {
         if !DEAD_AFTER_MS.contains(&request.dead_after_ms) {
             return Err(refused(format!("a peer timeout of {} ms is not possible", request.dead_after_ms)));
         }
+        if request.patience_ms > PATIENCE_MAX_MS {
+            return Err(refused(format!("a patience of {} ms is not possible", request.patience_ms)));
+        }
         let engine: EngineChoice = request.engine.parse().map_err(|e| refused(format!("{e}")))?;
         let lease: Lease = self.quota.job(key).map_err(refused)?;
         let ground = Ground::open(&self.root, rule)?;
@@ -332,6 +338,7 @@ impl House {
             direct: request.direct,
             memory: (request.memory > 0).then_some(request.memory),
             dead_after: Duration::from_millis(u64::from(request.dead_after_ms)),
+            patience: Duration::from_millis(u64::from(request.patience_ms)),
             allowance: Some(Allowance { ground, lease }),
             asked: None,
         };

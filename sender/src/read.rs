@@ -172,6 +172,6 @@ fn blank_outside(bytes: &mut [u8], map: &BlockMap) {
     bytes[at..].fill(0);
 }
 
-fn settled(done: Result<Result<(), Failure>, tokio::task::JoinError>) -> Result<(), Failure> {
+pub(crate) fn settled(done: Result<Result<(), Failure>, tokio::task::JoinError>) -> Result<(), Failure> {
     done.unwrap_or_else(|e| Err(Failure::new(1, format!("a read task broke down: {e}"))))
 }

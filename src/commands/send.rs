@@ -52,6 +52,7 @@ fn send(args: &Send, report: &Report) -> Result<(), Failure> {
         readback: args.verify == Verify::Readback,
         chown: args.chown.clone(),
         dead_after: Duration::from_secs(u64::from(args.peer_timeout)),
+        patience: Duration::from_secs(u64::from(args.patience)),
     };
     let disk = Disk::start(&options)?;
 

@@ -58,6 +58,7 @@ fn request() -> Bootstrap {
         direct: true,
         memory: 0,
         dead_after_ms: 30_000,
+        patience_ms: 120_000,
     }
 }
 

@@ -99,6 +99,7 @@ pub fn request(key: &Identity, secret: &Secret, transport: Transport) -> Bootstr
         direct: true,
         memory: 0,
         dead_after_ms: 30_000,
+        patience_ms: 120_000,
     }
 }
 
