@@ -78,7 +78,13 @@ impl Progress {
     }
 
     fn position(&self, now: &Snapshot) -> Position {
-        let done = now.totals.written.saturating_add(now.zero_bytes).min(self.total).max(self.furthest.get());
+        let done = now
+            .totals
+            .written
+            .saturating_add(now.zero_bytes)
+            .saturating_add(now.resumed_bytes)
+            .min(self.total)
+            .max(self.furthest.get());
         self.furthest.set(done);
         Position { done, total: self.total }
     }

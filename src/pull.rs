@@ -295,7 +295,9 @@ async fn both(
     dead_after: Duration,
     line: &mut Line<'_>,
 ) -> Result<Summary, Failure> {
+    // The receiver may have added what it keeps.
     let alone = line.says(errand::alone());
+    let alone = |failure: &Failure| failure.reason.starts_with(&alone.reason);
     let (mut work, mut tale) = (std::pin::pin!(work), std::pin::pin!(tale));
     let told = tokio::select! {
         done = &mut work => match done {
@@ -307,7 +309,7 @@ async fn both(
             Err(failure) => {
                 // What is in place already may still have to be told.
                 return match timeout(GRACE, tale).await {
-                    Ok(Tale::Lost(e)) if failure == alone => Err(line.lost(&e).await),
+                    Ok(Tale::Lost(e)) if alone(&failure) => Err(line.lost(&e).await),
                     _ => Err(failure),
                 };
             }
@@ -318,7 +320,7 @@ async fn both(
                 Tale::Failed(failure) => Some(line.says(failure.clone())),
                 // A Ctrl-C ends the shell as well, and is the better reason.
                 Tale::Lost(e) => match timeout(GRACE, &mut work).await {
-                    Ok(Err(failure)) if failure != alone => return Err(failure),
+                    Ok(Err(failure)) if !alone(&failure) => return Err(failure),
                     Ok(_) => return Err(line.lost(e).await),
                     Err(_) => Some(line.lost(e).await),
                 },

@@ -70,6 +70,7 @@ struct Done {
     data_bytes: u64,
     wire_bytes: u64,
     resent_bytes: u64,
+    resumed_bytes: u64,
     seconds: f64,
     rate_bps: u64,
     lanes: u32,
@@ -217,6 +218,7 @@ impl Report {
                 data_bytes: m.totals.written,
                 wire_bytes: m.wire_bytes,
                 resent_bytes: m.totals.resent,
+                resumed_bytes: m.resumed_bytes,
                 seconds,
                 rate_bps: bps as u64,
                 lanes: self.streams,
@@ -243,6 +245,9 @@ impl Report {
             self.transport.as_str().to_uppercase(),
             if self.streams == 1 { "" } else { "s" }
         ));
+        if m.resumed_bytes > 0 {
+            say(&format!("{} were there since an earlier attempt", bytes(m.resumed_bytes)));
+        }
         let slowest = summary.bottleneck.map_or("none (nothing to send)", |b| b.describe());
         say(&format!("slowest stage: {slowest}; engine: {engine}; {} on the wire", bytes(m.wire_bytes)));
         for (name, d) in &summary.digests {

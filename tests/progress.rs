@@ -96,6 +96,7 @@ fn done_has_the_documented_fields() {
         "data_bytes",
         "wire_bytes",
         "resent_bytes",
+        "resumed_bytes",
         "seconds",
         "rate_bps",
         "lanes",

@@ -62,8 +62,12 @@ fn interrupted_between_two_images_it_says_which_one_is_in_place() {
     let reason = attempt.wait().failed(6);
     says(&reason, &["interrupted", "a-small.img"]);
     assert!(!reason.contains("the destination is as it was"), "{reason}");
+    // The same command finds it there, and sends the rest.
+    hurry(&link);
+    scene.send(&ferry).done();
+    assert_eq!(fs::read(scene.there.join("a-small.img")).unwrap(), [7; 4096]);
     fs::remove_file(scene.there.join("a-small.img")).unwrap();
-    scene.untouched();
+    scene.arrived();
 }
 
 /// The sender closed the connections that it had, the receiver complained about that, and the

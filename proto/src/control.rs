@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::digest::hex;
+use crate::granules::Run;
 use crate::join::Secret;
 use crate::manifest::ImageEntry;
 use crate::owner::Owner;
@@ -131,6 +132,14 @@ pub enum ToReceiver {
     Abort(Failure),
     /// Still here. Also the first word on a control connection that takes the place of another.
     Heartbeat,
+    /// Asks for the hashes of granules that are durable since an earlier attempt: the next
+    /// [`ANSWERS`] messages full.
+    Ask {
+        /// Index into the manifest.
+        image: u32,
+        /// The first granule of interest.
+        from: u64,
+    },
     /// This lane is broken, or never came to be: drain it and say how far it came (`LaneClosed`).
     LaneLost(LaneId),
 }
@@ -192,7 +201,25 @@ pub enum ToSender {
     Fail(Failure),
     /// Still here, also during a long flush.
     Heartbeat,
+    /// An answer to [`ToReceiver::Ask`]: such granules in order, at most [`KNOWN_MAX`] runs.
+    Known {
+        /// Index into the manifest.
+        image: u32,
+        /// As it was asked for, or where the answer before this one ended.
+        from: u64,
+        /// What they hold.
+        runs: Vec<Run>,
+        /// Where to go on; `None`: there are no more.
+        next: Option<u64>,
+    },
+    /// The answer to [`ToReceiver::Done`]: nothing is left but the images.
+    Done,
 }
+
+/// Answers to one [`ToReceiver::Ask`], fewer at the end: 16 GiB of data for one round trip.
+pub const ANSWERS: u32 = 64;
+/// Runs in one [`ToSender::Known`] at most: it stays below the limit of its kind.
+pub const KNOWN_MAX: usize = 256;
 
 /// The receiver's answer to [`Open`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -201,11 +228,29 @@ pub struct Accept {
     pub engine: String,
     /// Things the user should know, a sentence each.
     pub notices: Vec<String>,
-    /// Per image: ranges of granules that are durable from an earlier attempt, (start, count).
-    pub resume: Vec<Vec<(u64, u64)>>,
+    /// What an earlier attempt left of each image.
+    pub earlier: Vec<Earlier>,
     /// The block device that is overwritten in place: it holds an incomplete copy when the job
     /// fails. `None`: the destination is as it was until the copy is complete.
     pub in_place: Option<String>,
+}
+
+/// What an earlier attempt left of an image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Earlier {
+    /// Nothing.
+    Nothing,
+    /// So many granules of it are durable, and the source is what it was: they need not come again.
+    /// Their hashes are to be asked for ([`ToReceiver::Ask`]).
+    Durable {
+        /// How many.
+        granules: u64,
+    },
+    /// All of it, under its final name.
+    Complete {
+        /// Tree digest of what arrived then.
+        tree: [u8; 32],
+    },
 }
 
 /// How far one lane has come. Both marks are cumulative: counts of frames from sequence 0 on.
@@ -322,6 +367,7 @@ pub fn decode<M: Message>(payload: &[u8]) -> Result<M, ControlError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::granules::Content;
     use crate::manifest::{SourceIdentity, Storage};
     use proptest::prelude::*;
 
@@ -366,7 +412,11 @@ mod tests {
         let accept = Accept {
             engine: "sync".into(),
             notices: vec!["n".into()],
-            resume: vec![vec![], vec![(1, 2)]],
+            earlier: vec![
+                Earlier::Nothing,
+                Earlier::Durable { granules: 300 },
+                Earlier::Complete { tree: [9; 32] },
+            ],
             in_place: Some("/dev/sdc".into()),
         };
         let bootstrap = Bootstrap {
@@ -380,6 +430,8 @@ mod tests {
             dead_after_ms: 30_000,
             patience_ms: 120_000,
         };
+        let data = Run { start: 300, content: Content::Data([4; 32]) };
+        let zero = Run { start: 301, content: Content::Zero(200) };
         let got = [
             hex(&round_trip(ToSender::Ack { lanes: vec![ack] })),
             hex(&round_trip(ToSender::LaneClosed(ack))),
@@ -390,6 +442,14 @@ mod tests {
             hex(&round_trip(ToReceiver::Heartbeat)),
             hex(&round_trip(ToReceiver::Open(open))),
             hex(&round_trip(ToSender::Accept(accept))),
+            hex(&round_trip(ToSender::Done)),
+            hex(&round_trip(ToReceiver::Ask { image: 1, from: 300 })),
+            hex(&round_trip(ToSender::Known {
+                image: 1,
+                from: 300,
+                runs: vec![data, zero],
+                next: Some(512),
+            })),
             hex(&round_trip(ToReceiver::LaneLost(LaneId(300)))),
             hex(&round_trip(bootstrap)),
         ];
@@ -400,6 +460,13 @@ mod tests {
     fn full_ack_fits_its_limit() {
         let lane = |i| LaneAck { lane: LaneId(i), written: u64::MAX, durable: u64::MAX };
         round_trip(ToSender::Ack { lanes: (0..LANES_MAX).map(lane).collect() });
+    }
+
+    #[test]
+    fn many_known_runs_fit_their_limit() {
+        let run = Run { start: u64::MAX, content: Content::Data([0xff; 32]) };
+        let runs = vec![run; KNOWN_MAX];
+        round_trip(ToSender::Known { image: u32::MAX, from: u64::MAX, runs, next: Some(u64::MAX) });
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The two whole-image digests, built from leaf hashes that arrive in any order.
+//! The two whole-image digests, built from the hashes of granules that arrive in any order.
 //!
 //! - **tree**, always: BLAKE3 over a 24-byte head (`"vmftree\x01"`, image size, granule; little
 //!   endian) and the canonical maximal runs of granules, each closed by its kind and length: a
@@ -10,7 +10,7 @@
 //!   (section 2.4 of the BLAKE3 paper; the crate's `hazmat`). Zeros must be hashed for it, since
 //!   a chaining value depends on the offset, so it has a limit.
 //!
-//! Non-goal: keeping hash lists. Leaves are folded in order as the front grows; memory is what
+//! Non-goal: keeping hash lists. Granules are folded in order as the front grows; memory is what
 //! has arrived out of order.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,8 @@ use blake3::Hasher;
 use blake3::hazmat::{Mode, merge_subtrees_non_root, merge_subtrees_root};
 use serde::{Deserialize, Serialize};
 
-use crate::geometry::{ChunkSize, GRANULE};
+use crate::geometry::GRANULE;
+use crate::granules::{self, Content, Run};
 use crate::leaves::leaf_hash;
 
 /// A BLAKE3 chaining value: the hash of one subtree, not yet of a whole input.
@@ -30,14 +31,14 @@ pub const B3_ZERO_LIMIT: u64 = 64 << 30;
 
 static ZEROS: [u8; GRANULE as usize] = [0; GRANULE as usize];
 
-fn zero_leaf(offset: u64, len: u64, size: u64) -> Cv {
+pub(crate) fn zero_leaf(offset: u64, len: u64, size: u64) -> Cv {
     // A leaf is at most a granule.
     leaf_hash(offset, &ZEROS[..len as usize], size)
 }
 
 /// Merges the hashes of neighbours, left to right, as BLAKE3's tree does: the left side is the
 /// largest power of two that leaves something for the right.
-fn merge(parts: &[Cv], root: bool) -> Cv {
+pub(crate) fn merge(parts: &[Cv], root: bool) -> Cv {
     let [only] = parts else {
         let left = parts.len().next_power_of_two() / 2;
         let (l, r) = (merge(&parts[..left], false), merge(&parts[left..], false));
@@ -68,39 +69,26 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Leaves {
-    Data(Cv),
-    Zero(u64),
-}
-
-/// Collects the leaves of one image, in any order, into its [`Digests`].
+/// Collects the granules of one image, in any order, into its [`Digests`].
 #[derive(Debug)]
 pub struct ImageDigest {
     size: u64,
-    leaf: u64,
     total: u64,
     next: u64,
-    ahead: BTreeMap<u64, Leaves>,
-    granule: Vec<Option<Cv>>,
-    granules: u64,
+    ahead: BTreeMap<u64, Content>,
     tree: Tree,
     b3: Option<B3>,
 }
 
 impl ImageDigest {
-    /// For an image of `size` bytes sent in chunks of `chunk`. `b3_zero_limit` bounds the zeros
-    /// (bytes) hashed for the `b3` digest; 0 asks for the tree digest alone.
-    pub fn new(size: u64, chunk: ChunkSize, b3_zero_limit: u64) -> ImageDigest {
-        let leaf = u64::from(chunk.leaf());
+    /// For an image of `size` bytes. `b3_zero_limit` bounds the zeros (bytes) hashed for the `b3`
+    /// digest; 0 asks for the tree digest alone.
+    pub fn new(size: u64, b3_zero_limit: u64) -> ImageDigest {
         ImageDigest {
             size,
-            leaf,
-            total: size.div_ceil(leaf),
+            total: granules::count(size),
             next: 0,
             ahead: BTreeMap::new(),
-            granule: Vec::new(),
-            granules: 0,
             tree: Tree::new(size),
             b3: (b3_zero_limit > 0).then(|| B3 { zero_left: b3_zero_limit, ..B3::default() }),
         }
@@ -115,77 +103,29 @@ impl ImageDigest {
         }
     }
 
-    /// Leaf `index` holds data with this hash. A leaf told twice keeps its first hash.
-    pub fn data(&mut self, index: u64, cv: Cv) {
-        self.add(index, Leaves::Data(cv));
-    }
-
-    /// Leaves `index..index + count` read as zero.
-    pub fn zeros(&mut self, index: u64, count: u64) {
-        if count > 0 {
-            self.add(index, Leaves::Zero(count));
-        }
-    }
-
-    fn add(&mut self, index: u64, leaves: Leaves) {
-        if index < self.next {
+    /// Takes in what is known of some granules; each is told once.
+    pub fn add(&mut self, run: Run) {
+        if run.start < self.next {
             return;
         }
-        self.ahead.entry(index).or_insert(leaves);
-        while let Some(leaves) = self.ahead.remove(&self.next) {
-            self.fold(leaves);
-        }
-    }
-
-    fn fold(&mut self, leaves: Leaves) {
-        let per_granule = u64::from(GRANULE) / self.leaf;
-        let mut left = match leaves {
-            Leaves::Data(cv) => return self.fold_leaf(Some(cv)),
-            Leaves::Zero(count) => count.min(self.total - self.next),
-        };
-        while left > 0 {
-            let whole = left / per_granule;
-            if self.granule.is_empty() && whole > 0 {
-                self.tree.zeros(whole);
-                self.b3_zeros(whole);
-                self.granules += whole;
-                self.next += whole * per_granule;
-                left -= whole * per_granule;
-            } else {
-                self.fold_leaf(None);
-                left -= 1;
+        self.ahead.entry(run.start).or_insert(run.content);
+        while let Some(content) = self.ahead.remove(&self.next) {
+            match content {
+                Content::Data(cv) => {
+                    self.tree.data(&cv);
+                    if let Some(b3) = &mut self.b3 {
+                        b3.push(cv);
+                    }
+                    self.next += 1;
+                }
+                Content::Zero(count) => {
+                    let count = count.min(self.total - self.next);
+                    self.tree.zeros(count);
+                    self.b3_zeros(count);
+                    self.next += count;
+                }
             }
         }
-    }
-
-    fn fold_leaf(&mut self, leaf: Option<Cv>) {
-        self.granule.push(leaf);
-        self.next += 1;
-        if self.granule.len() as u64 * self.leaf < u64::from(GRANULE) && self.next < self.total {
-            return;
-        }
-        let leaves = std::mem::take(&mut self.granule);
-        if leaves.iter().all(Option::is_none) {
-            self.tree.zeros(1);
-            self.b3_zeros(1);
-        } else {
-            let first = self.next - leaves.len() as u64;
-            let cvs: Vec<Cv> = (first..)
-                .zip(&leaves)
-                .map(|(i, leaf)| leaf.unwrap_or_else(|| self.zero_leaf_at(i)))
-                .collect();
-            let cv = merge(&cvs, self.size <= u64::from(GRANULE));
-            self.tree.data(&cv);
-            if let Some(b3) = &mut self.b3 {
-                b3.push(cv);
-            }
-        }
-        self.granules += 1;
-    }
-
-    fn zero_leaf_at(&self, index: u64) -> Cv {
-        let offset = index * self.leaf;
-        zero_leaf(offset, self.leaf.min(self.size - offset), self.size)
     }
 
     fn b3_zeros(&mut self, granules: u64) {
@@ -196,14 +136,14 @@ impl ImageDigest {
             return;
         }
         b3.zero_left -= granules * granule;
-        for index in self.granules..self.granules + granules {
+        for index in self.next..self.next + granules {
             let offset = index * granule;
             // One granule is one subtree whatever the leaf, so it is hashed whole.
             b3.push(zero_leaf(offset, granule.min(self.size - offset), self.size));
         }
     }
 
-    /// The digests, once every leaf was told; `None` while some are missing.
+    /// The digests, once every granule was told; `None` while some are missing.
     pub fn finish(mut self) -> Option<Digests> {
         if self.next != self.total {
             return None;
@@ -291,6 +231,8 @@ impl B3 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::geometry::ChunkSize;
+    use crate::granules::Granules;
     use crate::leaves::tests::noise;
     use proptest::prelude::*;
 
@@ -299,16 +241,17 @@ mod tests {
     /// Folds `bytes` leaf by leaf in the order that `order` gives.
     fn digest(bytes: &[u8], chunk: ChunkSize, order: impl Fn(&mut Vec<u64>)) -> Digests {
         let size = bytes.len() as u64;
-        let mut d = ImageDigest::new(size, chunk, u64::MAX);
+        let mut d = ImageDigest::new(size, u64::MAX);
+        let mut granules = Granules::new(size, chunk);
         let leaf = u64::from(chunk.leaf());
         let mut indices: Vec<u64> = (0..size.div_ceil(leaf)).collect();
         order(&mut indices);
         for i in indices {
             let part = &bytes[(i * leaf) as usize..((i + 1) * leaf).min(size) as usize];
             if part.iter().all(|b| *b == 0) {
-                d.zeros(i, 1);
-            } else {
-                d.data(i, leaf_hash(i * leaf, part, size));
+                granules.zeros(i, 1).into_iter().for_each(|run| d.add(run));
+            } else if let Some(run) = granules.data(i, leaf_hash(i * leaf, part, size)) {
+                d.add(run);
             }
         }
         d.finish().expect("every leaf was told")
@@ -344,9 +287,9 @@ mod tests {
     #[test]
     fn holes_cost_nothing_and_b3_is_given_up_past_its_limit() {
         let size = 1u64 << 50;
-        let mut d = ImageDigest::new(size, ChunkSize::DEFAULT, B3_ZERO_LIMIT);
-        d.zeros(1, (size >> 20) - 1);
-        d.data(0, leaf_hash(0, &noise(G, 3), size));
+        let mut d = ImageDigest::new(size, B3_ZERO_LIMIT);
+        d.add(Run { start: 1, content: Content::Zero((size >> 20) - 1) });
+        d.add(Run { start: 0, content: Content::Data(leaf_hash(0, &noise(G, 3), size)) });
         let d = d.finish().expect("complete");
         assert_eq!(d.b3, None);
         assert_eq!(hex(&d.tree).len(), 64);
@@ -355,7 +298,7 @@ mod tests {
     #[test]
     fn b3_past_its_limit_is_given_up_before_anything_is_hashed() {
         for (expected, given_up) in [(3, false), (4, true)] {
-            let mut d = ImageDigest::new(9 << 20, ChunkSize::DEFAULT, 3 << 20);
+            let mut d = ImageDigest::new(9 << 20, 3 << 20);
             d.expect_zeros(expected);
             assert_eq!(d.b3.is_none(), given_up);
         }
@@ -363,9 +306,9 @@ mod tests {
 
     #[test]
     fn incomplete_has_no_digest() {
-        let mut d = ImageDigest::new(3 * GRANULE as u64, ChunkSize::DEFAULT, 0);
-        d.zeros(0, 1);
-        d.zeros(2, 1);
+        let mut d = ImageDigest::new(3 * GRANULE as u64, 0);
+        d.add(Run { start: 0, content: Content::Zero(1) });
+        d.add(Run { start: 2, content: Content::Zero(1) });
         assert_eq!(d.finish(), None);
     }
 

@@ -244,6 +244,7 @@ mod tests {
             send_ns: 7,
             wire_bytes: 8,
             zero_bytes: 9,
+            resumed_bytes: 17,
             totals: Totals { sent: 10, resent: 11, written: 12, durable: 13 },
             cpu,
             receiver: ReceiverStages { written_bytes: 14, cpu, ..ReceiverStages::default() },

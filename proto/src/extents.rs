@@ -145,6 +145,14 @@ impl RunSet {
         self.runs.range(..range.end).next_back().is_some_and(|(_, &e)| e > range.start)
     }
 
+    /// The members in `range`, as maximal runs of them.
+    pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let first = self.runs.range(..=range.start).next_back().map_or(range.start, |(s, _)| *s);
+        let runs = self.runs.range(first..range.end.max(first));
+        let cut = move |(s, e): (&u64, &u64)| (*s).max(range.start)..(*e).min(range.end);
+        runs.map(cut).filter(|run| run.start < run.end)
+    }
+
     /// Whether `value` is a member.
     pub fn contains(&self, value: u64) -> bool {
         self.intersects(&(value..value.saturating_add(1)))
@@ -234,6 +242,10 @@ mod tests {
                 if fresh { model.extend(range); }
             }
             for v in 0..230 { prop_assert_eq!(runs.contains(v), model.contains(&v)); }
+            for range in [0..230, 50..51, 60..120, 7..7, 200..300] {
+                let inside: Vec<u64> = runs.within(range.clone()).flatten().collect();
+                prop_assert_eq!(inside, model.range(range).copied().collect::<Vec<_>>());
+            }
             let gap = (0..).find(|v| !model.contains(v)).unwrap_or(0);
             prop_assert_eq!(runs.first_gap(), gap);
             let parts: Vec<_> = runs.iter().collect();

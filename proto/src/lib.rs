@@ -17,7 +17,8 @@
 //!                                           ←  Ack … Ack         (written, durable; cumulative)
 //!   Finish{image, tree}                     →  flush, compare, rename
 //!                                           ←  Committed{image, tree}
-//!   Done                                    →
+//!   Done                                    →  remove the ledgers
+//!                                           ←  Done
 //! ```
 //! A lane that breaks (here the sender notices; when the receiver does, the first line is not said):
 //! ```text
@@ -43,7 +44,7 @@
 //!
 //! Rooms: [`geometry`] fixed sizes, [`version`] hello, [`join`] proof of belonging, [`seal`]
 //! frame tags of lanes without TLS, [`manifest`] what is moved, [`owner`] whose the copies are, [`control`] messages, [`errand`] those of a pull, [`frame`] data header, [`extents`] maps and run sets,
-//! [`leaves`] hashes of a chunk, [`digest`] of whole images,
+//! [`leaves`] hashes of a chunk, [`granules`] of what outlives a job, [`digest`] of whole images,
 //! [`telemetry`] where a host's time goes, [`session`] both state machines (with their state table).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -54,6 +55,7 @@ pub mod errand;
 pub mod extents;
 pub mod frame;
 pub mod geometry;
+pub mod granules;
 pub mod join;
 pub mod leaves;
 pub mod manifest;

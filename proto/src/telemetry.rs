@@ -152,6 +152,8 @@ pub struct Snapshot {
     pub wire_bytes: u64,
     /// Image bytes found to read as zero; they do not travel.
     pub zero_bytes: u64,
+    /// Image bytes that the destination has since an earlier attempt; they neither travel nor are read.
+    pub resumed_bytes: u64,
     /// Units and payload.
     pub totals: Totals,
     /// All cores of this host since the first read.
@@ -176,6 +178,7 @@ impl Snapshot {
             send_ns: self.send_ns.saturating_sub(earlier.send_ns),
             wire_bytes: self.wire_bytes.saturating_sub(earlier.wire_bytes),
             zero_bytes: self.zero_bytes.saturating_sub(earlier.zero_bytes),
+            resumed_bytes: self.resumed_bytes.saturating_sub(earlier.resumed_bytes),
             totals: self.totals,
             receiver: self.receiver.since(&earlier.receiver),
             cpu: self.cpu.since(&earlier.cpu),

@@ -10,6 +10,7 @@ use tokio::sync::{Mutex, Notify};
 use tokio::time::sleep;
 
 use crate::job::Receiving;
+use crate::part::blocking;
 
 /// Data that may be written and not yet durable, bytes, unless the user said otherwise.
 const WINDOW: u64 = 256 << 20;
@@ -57,7 +58,7 @@ pub(crate) async fn run(job: Arc<Receiving>) -> Failure {
             continue;
         }
         let started = Instant::now();
-        if let Err(failure) = flush(&job).await {
+        if let Err(failure) = flush(&job, None).await {
             return failure;
         }
         if window.sparing {
@@ -66,18 +67,25 @@ pub(crate) async fn run(job: Arc<Receiving>) -> Failure {
     }
 }
 
-/// Makes everything durable that was written before the call.
+/// Makes everything durable that was written before the call, and notes it: first the data, then
+/// the ledger, then the sender is told. `finished`: an image that will have its name in a moment, and
+/// needs no ledger of its own for that.
 ///
 /// # Errors
 /// What fdatasync says; the job is over then, since the kernel tells a lost write only once.
-pub(crate) async fn flush(job: &Receiving) -> Result<(), Failure> {
+pub(crate) async fn flush(job: &Arc<Receiving>, finished: Option<u32>) -> Result<(), Failure> {
     let _turn = job.window.turn.lock().await;
     job.window.dirty.store(0, Relaxed);
-    let flush = job.session().begin_flush();
+    let mut flush = job.session().begin_flush();
     let started = Instant::now();
     for image in &flush.images {
         let part = &job.parts[*image as usize];
         job.engine.sync(&part.image, SyncKind::Data).await.map_err(|e| Failure::new(1, e.to_string()))?;
+    }
+    for (image, runs) in std::mem::take(&mut flush.granules) {
+        let part = job.parts[image as usize].clone();
+        let make = finished != Some(image);
+        blocking(move || part.logbook.iter().try_for_each(|l| l.note(runs.clone(), make))).await?;
     }
     job.meter.flush.since(started);
     job.session().end_flush(&flush);

@@ -9,10 +9,12 @@ use std::time::Duration;
 use blockio::{Engine, EngineChoice, Pool};
 use lanes::Error;
 use lanes::listen::{Doorkeeper, Pass};
-use proto::control::{Accept, CONTROL, Failure, LANES_MAX, LaneId, Open, SessionId, ToReceiver, ToSender};
+use proto::control::{
+    ANSWERS, Accept, CONTROL, Earlier, Failure, LANES_MAX, LaneId, Open, SessionId, ToReceiver, ToSender,
+};
+use proto::extents::RunSet;
 use proto::frame::Header;
 use proto::geometry::ChunkSize;
-use proto::manifest;
 use proto::session::ReceiverSession;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
@@ -24,15 +26,13 @@ use crate::flush::{self, Window};
 use crate::ground::Ground;
 use crate::lane::{self, LaneEnd};
 use crate::meter::Meter;
-use crate::part::Part;
+use crate::part::{self, Part};
 use crate::peer::Peer;
 use crate::quota::Lease;
 use crate::readback::{self, Expected};
-use crate::target;
 use crate::terms::Asked;
+use crate::{ending, prepare, resume};
 
-/// Writes in flight besides one buffer per lane.
-const WRITE_DEPTH: usize = 16;
 /// The sender has so long to say goodbye at the end: it only has to hear ours.
 const GOODBYE: Duration = Duration::from_secs(5);
 /// The sender has so long to connect after the bootstrap, and to hear why the job failed.
@@ -111,8 +111,12 @@ impl Watch for Unwatched {}
 pub(crate) struct Receiving {
     pub(crate) chunk: ChunkSize,
     pub(crate) epoch: u32,
-    lanes: u32,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) lanes: u32,
+    pub(crate) parts: Vec<Arc<Part>>,
+    /// What an earlier attempt left of each image.
+    pub(crate) earlier: Vec<Earlier>,
+    /// Of it, the granules that need not come again.
+    pub(crate) covered: Vec<Arc<RunSet>>,
     pub(crate) pool: Pool,
     pub(crate) engine: Engine,
     pub(crate) meter: Meter,
@@ -121,9 +125,9 @@ pub(crate) struct Receiving {
     pub(crate) readback: Option<Expected>,
     /// There may be something to acknowledge.
     pub(crate) acks: Notify,
-    session: Mutex<ReceiverSession>,
+    pub(crate) session: Mutex<ReceiverSession>,
     /// What the job takes of a service's limits: as long as anything of the above is there.
-    _lease: Option<Lease>,
+    pub(crate) _lease: Option<Lease>,
 }
 
 impl Receiving {
@@ -157,6 +161,8 @@ enum Task {
     Lane(LaneId, Result<(), LaneEnd>),
     Commit(u32, Result<[u8; 32], Failure>),
     Flusher(Failure),
+    /// What the sender asked for.
+    Known(Result<Vec<ToSender>, Failure>),
 }
 
 /// Receives one job. Returns when every image is in place, or, with its failure, when `stop` is
@@ -234,7 +240,7 @@ async fn serve(
     };
     let (session, times) = (setting.session, (setting.dead_after, setting.patience));
     let prepared = tokio::task::spawn_blocking(move || {
-        let job = prepare(&mut open, &mut setting)?;
+        let job = prepare::prepare(&mut open, &mut setting)?;
         Ok((job, open))
     });
     let prepared =
@@ -244,96 +250,42 @@ async fn serve(
     sessions.begin(&session, job.clone());
     watch.begun(&open, &job);
     let mut notices = job.engine.notices();
-    notices.extend(job.parts.iter().flat_map(Part::take_notices));
-    let resume = vec![Vec::new(); job.parts.len()];
+    notices.extend(job.parts.iter().flat_map(|part| part.take_notices()));
     let engine = job.engine.kind().as_str().to_owned();
-    let in_place = job.parts.iter().find_map(Part::in_place);
-    conversation.say(ToSender::Accept(Accept { engine, notices, resume, in_place }));
+    let in_place = job.parts.iter().find_map(|part| part.in_place());
+    let earlier = job.earlier.clone();
+    conversation.say(ToSender::Accept(Accept { engine, notices, earlier, in_place }));
     if open.dry_run {
         return Ok(());
     }
-    let mut committed = vec![None; job.parts.len()];
+    let mut committed: Vec<Option<[u8; 32]>> = vec![None; job.parts.len()];
+    let mut placed = Vec::new();
+    for (image, earlier) in (0u32..).zip(&job.earlier) {
+        if let Earlier::Complete { tree } = earlier {
+            let part = &job.parts[image as usize];
+            committed[image as usize] = Some(*tree);
+            let (path, notices) = (part.path().display().to_string(), part.take_notices());
+            placed.push(ToSender::Committed { image, tree: *tree, path, notices });
+        }
+    }
+    placed.iter().for_each(|word| conversation.say(word.clone()));
     let result = tokio::select! {
-        result = receive(&job, &sender, joined, conversation, times, watch, &mut committed) => result,
+        result = receive(&job, &sender, joined, conversation, times, watch, &mut committed, placed) => result,
         failure = stop => Err(failure),
     };
-    if result.is_err() {
-        let unfinished = job.parts.iter().zip(&committed).filter(|(_, done)| done.is_none());
-        unfinished.for_each(|(part, _)| part.remove());
-    }
-    result
-}
-
-/// Checks everything, then makes the part files; all of them or none.
-fn prepare(open: &mut Open, setting: &mut Setting) -> Result<Receiving, Failure> {
-    let refused = |reason: String| Failure::new(3, reason);
-    manifest::check(&open.images).map_err(refused)?;
-    setting.asked.as_ref().map_or(Ok(()), |asked| asked.terms.hold(open))?;
-    let chunk = ChunkSize::new(u64::from(open.chunk)).map_err(refused)?;
-    if open.lanes == 0 || open.lanes > LANES_MAX {
-        return Err(refused(format!("{} lanes are not possible: 1 to {LANES_MAX}", open.lanes)));
-    }
-    let slots = slots(open.lanes as usize, chunk, setting.memory)?;
-    if let Some(Allowance { ground, lease }) = &mut setting.allowance {
-        ground.check(open)?;
-        let hashes = if open.readback { Expected::bytes(open.images.iter(), chunk) } else { 0 };
-        let buffers = slots as u64 * u64::from(chunk.bytes());
-        lease.take(open.lanes, buffers.saturating_add(hashes)).map_err(refused)?;
-    }
-    let ground = setting.allowance.as_ref().map(|a| &a.ground);
-    let destination = target::resolve(open, setting.direct, ground)?;
-    let broke = |e: blockio::Error| Failure::new(3, e.to_string());
-    let pool = Pool::new(slots, chunk.bytes() as usize).map_err(broke)?;
-    let engine = Engine::start(setting.engine, 64, &pool).map_err(broke)?;
-    let mut parts: Vec<Part> = Vec::new();
-    match destination {
-        target::Destination::Device(device) => {
-            parts.extend(open.images.first().map(|entry| Part::on(device, entry)))
+    match result {
+        Ok(goodbye) => {
+            ending::done(&job, &committed, goodbye).await;
+            conversation.say(ToSender::Done);
+            Ok(())
         }
-        target::Destination::Files(_) if open.dry_run => {}
-        target::Destination::Files(targets) => {
-            for (target, entry) in targets.iter().zip(&open.images) {
-                match Part::create(target, entry, &open.images, setting.direct) {
-                    Ok(part) => parts.push(part),
-                    Err(failure) => {
-                        parts.iter().for_each(Part::remove);
-                        return Err(failure);
-                    }
-                }
-            }
-        }
+        Err(failure) => Err(ending::unfinished(&job, &committed, failure).await),
     }
-    let sizes: Vec<u64> = open.images.iter().map(|i| i.size).collect();
-    Ok(Receiving {
-        chunk,
-        epoch: open.epoch,
-        lanes: open.lanes,
-        parts,
-        pool,
-        engine,
-        meter: Meter::new(),
-        window: Window::new(open.sync_window, setting.direct),
-        readback: open.readback.then(Expected::default),
-        acks: Notify::new(),
-        session: Mutex::new(ReceiverSession::new(open.epoch, chunk, &sizes)),
-        _lease: setting.allowance.take().map(|a| a.lease),
-    })
-}
-
-/// Buffers: one reserved per lane, and the writes in flight.
-fn slots(lanes: usize, chunk: ChunkSize, memory: Option<u64>) -> Result<usize, Failure> {
-    let Some(memory) = memory else { return Ok(lanes + WRITE_DEPTH) };
-    let slots = usize::try_from(memory / u64::from(chunk.bytes())).unwrap_or(usize::MAX);
-    if slots < lanes + 1 {
-        let reason = format!("{lanes} streams with chunks of {chunk} do not fit into --memory {memory}");
-        return Err(Failure::new(3, reason));
-    }
-    Ok(slots.min(lanes + 64))
 }
 
 /// The main loop: returns when the sender says that it is done. `times`: after which silence a
-/// connection is dead, and for how long a sender that is not heard may come back. `committed`: what was
-/// said of each image that is in place.
+/// connection is dead, and for how long a sender that is not heard may come back. `committed`: the
+/// digests of the images that are in place; `placed`: what was said of them.
 async fn receive(
     job: &Arc<Receiving>,
     sender: &Peer,
@@ -341,8 +293,9 @@ async fn receive(
     conversation: &mut Conversation,
     (dead_after, patience): (Duration, Duration),
     watch: &dyn Watch,
-    committed: &mut [Option<ToSender>],
-) -> Result<(), Failure> {
+    committed: &mut [Option<[u8; 32]>],
+    mut placed: Vec<ToSender>,
+) -> Result<ending::Goodbye, Failure> {
     let mut tasks: JoinSet<Task> = JoinSet::new();
     let flusher = job.clone();
     tasks.spawn(async move { Task::Flusher(flush::run(flusher).await) });
@@ -378,15 +331,17 @@ async fn receive(
                 Ok(Task::Commit(image, done)) => {
                     let tree = done?;
                     let part = &job.parts[image as usize];
+                    committed[image as usize] = Some(tree);
                     acknowledge(job, conversation);
                     watch.committed(part.path());
                     let path = part.path().display().to_string();
                     let notices = part.take_notices();
                     conversation.say(ToSender::Stages(job.meter.stages()));
                     let done = ToSender::Committed { image, tree, path, notices };
-                    committed[image as usize] = Some(done.clone());
+                    placed.push(done.clone());
                     conversation.say(done);
                 }
+                Ok(Task::Known(answers)) => answers?.into_iter().for_each(|answer| conversation.say(answer)),
                 Err(e) => return Err(Failure::new(1, format!("a task broke down: {e}"))),
             },
             heard = conversation.hear() => {
@@ -394,7 +349,7 @@ async fn receive(
                     Heard::Said(message) => message,
                     Heard::SaidAnew(message) => {
                         job.session().standing().into_iter().for_each(|word| conversation.say(word));
-                        committed.iter().flatten().for_each(|word| conversation.say(word.clone()));
+                        placed.iter().for_each(|word| conversation.say(word.clone()));
                         message
                     }
                     Heard::Lost => match conversation.absence() {
@@ -421,9 +376,15 @@ async fn receive(
                             conversation.say(ToSender::LaneClosed(closed));
                         }
                     },
-                    ToReceiver::Done if committed.iter().all(Option::is_some) => return Ok(()),
+                    ToReceiver::Done if committed.iter().all(Option::is_some) => {
+                        return Ok(ending::Goodbye::Said);
+                    }
                     ToReceiver::Abort(failure) => return Err(sender.says(failure)),
                     ToReceiver::Heartbeat => {}
+                    ToReceiver::Ask { image, from } => {
+                        let job = job.clone();
+                        tasks.spawn(async move { Task::Known(known(&job, image, from).await) });
+                    }
                     _ => return Err(broke(&"a message out of turn")),
                 }
             }
@@ -431,7 +392,7 @@ async fn receive(
                 conversation.give_up();
                 // Everything is in place: only the goodbye is missing.
                 if committed.iter().all(Option::is_some) {
-                    return Ok(());
+                    return Ok(ending::Goodbye::Missing);
                 }
                 let reason = conversation.absence().unwrap_or(&Error::Closed);
                 return Err(match conversation.is_gone(lanes.len()) {
@@ -463,7 +424,7 @@ async fn commit(
     ours: [u8; 32],
     theirs: [u8; 32],
 ) -> Result<[u8; 32], Failure> {
-    flush::flush(job).await?;
+    flush::flush(job, Some(image)).await?;
     let part = &job.parts[image as usize];
     if ours != theirs {
         let name = &part.entry.name;
@@ -473,6 +434,27 @@ async fn commit(
     if let Some(expected) = &job.readback {
         readback::check(job, image, expected).await?;
     }
-    part.commit(&job.engine).await?;
+    // Of one image alone the sender will know.
+    part.commit(&job.engine, ours, job.parts.len() > 1).await?;
     Ok(ours)
+}
+
+/// Hashes of granules that are durable since an earlier attempt.
+async fn known(job: &Receiving, image: u32, mut from: u64) -> Result<Vec<ToSender>, Failure> {
+    let broken = || Failure::new(1, "the sender broke the protocol: it asks for what there is not");
+    let covered = job.covered.get(image as usize).ok_or_else(broken)?.clone();
+    let part = job.parts.get(image as usize).ok_or_else(broken)?;
+    let ledger = part.logbook.as_ref().and_then(|l| l.ledger()).ok_or_else(broken)?;
+    part::blocking(move || {
+        let mut answers = Vec::new();
+        for _ in 0..ANSWERS {
+            let (runs, next) = resume::known(&ledger, &covered, from)
+                .map_err(|e| Failure::new(1, format!("{}: {e}", ledger.path().display())))?;
+            answers.push(ToSender::Known { image, from, runs, next });
+            let Some(next) = next else { break };
+            from = next;
+        }
+        Ok(answers)
+    })
+    .await
 }

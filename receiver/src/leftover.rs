@@ -1,18 +1,20 @@
-//! Part files of earlier attempts: which one may be cleared away, and which must stay.
+//! Part files of earlier attempts: which one is ours, and which must stay.
 //!
 //! A name that ends like a part file's proves nothing: it may be a link to somebody's image, the
 //! source itself, or a file that another user holds open to change the copy later. So a left-over
-//! is removed only when it carries our mark, or holds no data at all, and nobody else has it; and it
-//! is never written again: the new attempt makes a new file.
+//! is taken for ours only when it carries our mark, its ledger knows it, or it holds no data at all,
+//! and nobody else has it. Whether it is gone on with or removed is for `resume` to say.
 
 use std::ffi::OsStr;
+use std::time::{Duration, Instant};
 
 use blockio::{Identity, Image};
 use proto::control::Failure;
 use proto::manifest::{ImageEntry, Storage};
-use rustix::fs::{self, AtFlags, FileType, FlockOperation, Stat, XattrFlags};
+use rustix::fs::{self, AtFlags, FileType, FlockOperation, Stat, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 
+use crate::ledger::{self, Ledger, LedgerError, Shelf};
 use crate::target::{Target, fd};
 
 /// What a part file's name ends in.
@@ -20,15 +22,61 @@ const SUFFIX: &str = ".vmferry-part";
 /// The attribute that a part file carries until it is complete. `cp` does not copy it.
 const MARK: &str = "user.vmferry.part";
 
+/// How long the receiver of an attempt before this one may take to notice that its sender is gone.
+const LETTING_GO: Duration = Duration::from_secs(10);
+
 /// The name of a target's part file.
 pub(crate) fn part_name(target: &Target) -> String {
     format!("{}{SUFFIX}", target.name)
 }
 
-/// Marks a new part file. A file system without attributes has none: there a left-over is not
-/// recognised, and has to be removed by hand.
-pub(crate) fn mark(image: &Image) {
-    let _ = fs::fsetxattr(image.file(), MARK, b"1", XattrFlags::empty());
+/// Marks a new part file, as no other is; `None`: a file system without attributes. There a left-over
+/// is recognised by its ledger alone, and one without has to be removed by hand.
+pub(crate) fn mark(image: &Image) -> Option<[u8; 16]> {
+    let mark = lanes::identity::random().ok()?;
+    fs::fsetxattr(image.file(), MARK, &mark, XattrFlags::empty()).ok().map(|()| mark)
+}
+
+/// What a part file's mark says, if it has one.
+fn mark_of(image: &Image) -> Option<Vec<u8>> {
+    let mut mark = [0; 16];
+    fs::fgetxattr(image.file(), MARK, &mut mark).ok().map(|len| mark[..len].to_vec())
+}
+
+/// What tells a part file from others.
+///
+/// # Errors
+/// What statx(2) says.
+pub(crate) fn copy_of(image: &Image, mark: Option<[u8; 16]>) -> Result<ledger::Copy, Errno> {
+    let found = fs::statx(image.file(), "", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::BTIME)?;
+    let born = (found.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| {
+        found.stx_btime.tv_sec.saturating_mul(1_000_000_000).saturating_add(found.stx_btime.tv_nsec.into())
+    });
+    Ok(ledger::Copy::File { ino: found.stx_ino, born_ns: born, mark })
+}
+
+/// How sure it is that an image is the copy that a ledger is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Likeness {
+    /// It is another one.
+    Another,
+    /// Nothing speaks against it: its inode number may be another file's by now.
+    Maybe,
+    /// It is.
+    Same,
+}
+
+/// Compares an image with what a ledger says of its copy.
+pub(crate) fn likeness(image: &Image, copy: &ledger::Copy) -> Likeness {
+    let Ok(ledger::Copy::File { ino, born_ns, .. }) = copy_of(image, None) else { return Likeness::Another };
+    let ledger::Copy::File { ino: then, born_ns: born_then, mark } = copy else { return Likeness::Another };
+    let marks = mark.map(|mark| mark_of(image).as_deref() == Some(&mark[..]));
+    let births = born_ns.zip(*born_then).map(|(now, then)| now == then);
+    match (ino == *then, marks, births) {
+        (false, ..) | (_, Some(false), _) | (_, _, Some(false)) => Likeness::Another,
+        (true, None, None) => Likeness::Maybe,
+        (true, ..) => Likeness::Same,
+    }
 }
 
 /// Takes the mark off a file that is complete.
@@ -36,21 +84,24 @@ pub(crate) fn unmark(image: &Image) {
     let _ = fs::fremovexattr(image.file(), MARK);
 }
 
-/// Keeps other jobs away from a part file, as long as it is open.
+/// Keeps other jobs away from a part file, as long as it is open. One that has just lost its sender
+/// is waited for: it makes durable what it has, and lets go.
 ///
 /// # Errors
 /// Another job has it.
 pub(crate) fn lock(image: &Image) -> Result<(), Failure> {
-    match fs::flock(image.file(), FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => Err(Failure::new(
-            3,
-            format!(
-                "{} is being written by another vmferry job: wait for it or end it",
-                image.path().display()
-            ),
-        )),
-        // No locks on this file system: the name alone must do.
-        _ => Ok(()),
+    let began = Instant::now();
+    loop {
+        match fs::flock(image.file(), FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if began.elapsed() < LETTING_GO => std::thread::sleep(LETTING_GO / 200),
+            Err(Errno::WOULDBLOCK) => {
+                let shown = image.path().display();
+                let why = "is being written by another vmferry job: wait for it or end it";
+                return Err(Failure::new(3, format!("{shown} {why}")));
+            }
+            // No locks on this file system: the name alone must do.
+            _ => return Ok(()),
+        }
     }
 }
 
@@ -81,12 +132,29 @@ pub(crate) fn is_on_a_source<'a>(image: &Image, images: &'a [ImageEntry]) -> Opt
     images.iter().find(|source| source.storage.overlaps(&ours))
 }
 
-/// Looks at what stands where the part file will be made; with `clear`, removes it. Says whether
-/// there was a left-over of ours.
+/// An unfinished copy of this user's that nobody uses, locked.
+#[derive(Debug)]
+pub(crate) struct Leftover {
+    /// Open to be written.
+    pub(crate) image: Image,
+    /// Its ledger, if it can be used.
+    pub(crate) ledger: Result<Option<Ledger>, LedgerError>,
+}
+
+/// Where the ledger of a target's copy lies.
+pub(crate) fn shelf(target: &Target) -> Shelf<'_> {
+    Shelf { folder: fd(target), shown: &target.folder_path, name: ledger::name_of(OsStr::new(&target.name)) }
+}
+
+/// Looks at what stands where the part file will be made.
 ///
 /// # Errors
 /// A sentence, exit code 3, for everything that is not a left-over of ours that nobody uses.
-pub(crate) fn check(target: &Target, images: &[ImageEntry], clear: bool) -> Result<bool, Failure> {
+pub(crate) fn find(
+    target: &Target,
+    images: &[ImageEntry],
+    direct: bool,
+) -> Result<Option<Leftover>, Failure> {
     let name = part_name(target);
     let path = target.folder_path.join(&name);
     let shown = path.display();
@@ -95,7 +163,7 @@ pub(crate) fn check(target: &Target, images: &[ImageEntry], clear: bool) -> Resu
         Err(Failure::new(3, format!("{shown}, where the copy would grow, {what}: {next}")))
     };
     let stat = match fs::statat(fd(target), &name, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => return Ok(false),
+        Err(Errno::NOENT) => return Ok(None),
         Err(e) => return refuse(&format!("cannot be looked at ({e})")),
         Ok(stat) => stat,
     };
@@ -105,16 +173,28 @@ pub(crate) fn check(target: &Target, images: &[ImageEntry], clear: bool) -> Resu
     if is_source(&stat, images) {
         return refuse("is the source itself");
     }
-    let image = match Image::open_at(fd(target), OsStr::new(&name), &path, false) {
+    let image = match Image::open_at(fd(target), OsStr::new(&name), &path, direct) {
         Ok(image) => image,
         Err(e) => return refuse(&format!("belongs to somebody else ({})", e.io())),
     };
     lock(&image)?;
-    let marked = fs::fgetxattr(image.file(), MARK, &mut [0u8; 8]).is_ok();
+    // Whoever had it before may have given it its name.
+    let now = fs::statat(fd(target), &name, AtFlags::SYMLINK_NOFOLLOW).map(|s| (s.st_dev, s.st_ino));
+    if now != Ok((stat.st_dev, stat.st_ino)) {
+        return find(target, images, direct);
+    }
+    let ledger = Ledger::open(&shelf(target));
+    let known = ledger
+        .as_ref()
+        .ok()
+        .and_then(Option::as_ref)
+        .is_some_and(|ledger| likeness(&image, &ledger.head().copy) != Likeness::Another);
     // A receiver that was killed before it could mark its file. Both are asked: a file system may
     // lie about holes.
     let holds_nothing = stat.st_blocks == 0 && image.next_data(0).is_ok_and(|data| data.is_none());
-    if !(marked || holds_nothing) || stat.st_nlink != 1 || stat.st_uid != rustix::process::geteuid().as_raw()
+    if !(known || mark_of(&image).is_some() || holds_nothing)
+        || stat.st_nlink != 1
+        || stat.st_uid != rustix::process::geteuid().as_raw()
     {
         return refuse("exists and is not an unfinished copy of this user's");
     }
@@ -123,8 +203,37 @@ pub(crate) fn check(target: &Target, images: &[ImageEntry], clear: bool) -> Resu
         Ok(users) => return refuse(&format!("is in use by {}", users.join(", "))),
         Err(e) => return refuse(&format!("cannot be looked at ({})", e.io())),
     }
-    if clear && let Err(e) = fs::unlinkat(fd(target), &name, AtFlags::empty()) {
-        return refuse(&format!("is left from an earlier attempt and cannot be removed ({e})"));
-    }
-    Ok(true)
+    Ok(Some(Leftover { image, ledger }))
+}
+
+/// Whether what stands at a target is the complete copy of this very image, made by an attempt that
+/// was interrupted later, and has not changed since. Its ledger and tree digest.
+pub(crate) fn complete(target: &Target, entry: &ImageEntry) -> Option<(Ledger, [u8; 32])> {
+    let ledger = Ledger::open(&shelf(target)).ok()??;
+    let seal = ledger.sealed().ok()??;
+    let head = ledger.head();
+    let stat = fs::statat(fd(target), target.name.as_str(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    let ledger::Copy::File { ino, .. } = head.copy else { return None };
+    let copy = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        && (stat.st_ino, stat.st_size as u64) == (ino, head.size)
+        && stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec as i64)
+            == seal.mtime_ns;
+    (copy && head.is_of(entry)).then_some((ledger, seal.tree))
+}
+
+/// Removes what [`find`] found, and its ledger.
+///
+/// # Errors
+/// A sentence, exit code 3.
+pub(crate) fn clear(target: &Target) -> Result<(), Failure> {
+    let name = part_name(target);
+    shelf(target).clear();
+    fs::unlinkat(fd(target), &name, AtFlags::empty()).map_err(|e| {
+        let shown = target.folder_path.join(&name);
+        let why = "is left from an earlier attempt and cannot be removed";
+        Failure::new(
+            3,
+            format!("{} {why} ({e}): remove it, or give the destination another name", shown.display()),
+        )
+    })
 }

@@ -10,27 +10,34 @@
 //! devices, which have no second name), and only files that this run made are ever removed. Non-goals: how this process was started, printing.
 //!
 //! Rooms: `target` where images go, `terms` what this side insists on, `peer` the sender in messages, `part` part files and their commit,
-//! `leftover` those of earlier attempts, `owner` whose copies are, `device` block devices, `lane` data lanes,
-//! `flush` durability, `conversation` the control connections, `job` all together.
+//! `leftover` those of earlier attempts, `ledger` what of a copy is durable, `logbook` when that is noted, `resume` whether it is gone on with, `owner` whose copies are, `device` block devices, `lane` data lanes,
+//! `flush` durability, `conversation` the control connections, `prepare` from a wish to a job, `job` all together, `ending` what stays of it;
+//! [`survey`] hashes what is there.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod conversation;
 mod device;
 mod door;
+mod ending;
 mod flush;
 mod ground;
 pub mod job;
 mod lane;
+mod ledger;
 mod leftover;
+mod logbook;
 mod meter;
 mod owner;
 mod part;
 mod peer;
+mod prepare;
 mod quota;
 mod readback;
+mod resume;
 pub mod rules;
 pub mod service;
+pub mod survey;
 mod target;
 mod terms;
 

@@ -11,13 +11,17 @@ use std::time::{Duration, Instant};
 use blockio::{Engine, Image, SyncKind};
 use proto::control::Failure;
 use proto::extents::RunSet;
+use proto::granules;
 use proto::manifest::ImageEntry;
 use rustix::fs::{self, AtFlags, Mode, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use tokio::sync::Mutex;
 
 use crate::device::{self, Device};
+use crate::ledger::{Head, Ledger};
 use crate::leftover;
+use crate::logbook::Logbook;
+use crate::resume::{Begin, Resumed};
 use crate::target::{Target, fd, hint};
 
 /// Space reserved ahead of the writes of dense data at once, bytes: the first time, and at most.
@@ -34,6 +38,8 @@ pub(crate) struct Part {
     pub(crate) entry: ImageEntry,
     path: PathBuf,
     place: Place,
+    /// What of it is durable.
+    pub(crate) logbook: Option<Logbook>,
     notices: std::sync::Mutex<Vec<String>>,
 }
 
@@ -42,32 +48,82 @@ enum Place {
     File(Arc<PartFile>),
     /// What was there is overwritten and stays where nothing is written.
     Device,
+    /// Nothing is written.
+    Complete,
 }
 
 impl Part {
-    /// Makes the part file of a target.
+    /// Makes the part file of a target, or goes on with the one that is there.
     ///
     /// # Errors
     /// A sentence, exit code 3.
     pub(crate) fn create(
         target: &Target,
         entry: &ImageEntry,
-        images: &[ImageEntry],
+        begin: Begin,
         direct: bool,
     ) -> Result<Part, Failure> {
         let mut notices: Vec<String> =
             device::sector_notice(entry, None, &target.path()).into_iter().collect();
-        let (file, image) = PartFile::create(target, entry, images, direct, &mut notices)?;
+        let (file, image, ledger) = match begin {
+            Begin::Fresh(notice) => {
+                notices.extend(notice);
+                let (file, image) = PartFile::create(target, entry, direct)?;
+                (file, image, None)
+            }
+            Begin::Resume(Resumed { image, ledger, durable }) => {
+                let granules: u64 = durable.iter().map(|run| run.end - run.start).sum();
+                notices.push(format!(
+                    "{}: {} MiB of {} are durable since an earlier attempt, and are not sent again",
+                    target.path().display(),
+                    granules,
+                    granules::count(entry.size)
+                ));
+                (PartFile::resumed(target, &image)?, image, Some(ledger))
+            }
+        };
+        let shelf = leftover::shelf(target);
+        let logbook = match ledger {
+            Some(ledger) => Logbook::open(target.folder.clone(), &shelf, ledger),
+            None => {
+                let broke =
+                    |e: &dyn std::fmt::Display| Failure::new(3, format!("{}: {e}", target.path().display()));
+                let copy = leftover::copy_of(&image, file.mark).map_err(|e| broke(&e))?;
+                let head = Head::new(entry, copy).map_err(|e| broke(&e))?;
+                Logbook::draft(target.folder.clone(), &shelf, head)
+            }
+        };
         let place = Place::File(Arc::new(file));
         let (entry, notices) = (entry.clone(), std::sync::Mutex::new(notices));
-        Ok(Part { image, entry, path: target.path(), place, notices })
+        Ok(Part { image, entry, path: target.path(), place, logbook: Some(logbook), notices })
+    }
+
+    /// An image that an earlier attempt completed: it stays as it is.
+    ///
+    /// # Errors
+    /// A sentence, exit code 3.
+    pub(crate) fn complete(target: &Target, entry: &ImageEntry, ledger: Ledger) -> Result<Part, Failure> {
+        let path = target.path();
+        let image = Image::open_at(fd(target), OsStr::new(&target.name), &path, false)
+            .map_err(|e| Failure::new(3, e.to_string()))?;
+        let logbook = Logbook::open(target.folder.clone(), &leftover::shelf(target), ledger);
+        let notices =
+            vec![format!("{} is complete since an earlier attempt: it was not sent again", path.display())];
+        Ok(Part {
+            image,
+            entry: entry.clone(),
+            path,
+            place: Place::Complete,
+            logbook: Some(logbook),
+            notices: std::sync::Mutex::new(notices),
+        })
     }
 
     /// A device that was claimed.
     pub(crate) fn on(device: Device, entry: &ImageEntry) -> Part {
         let Device { image, path, notices } = device;
         let (entry, notices) = (entry.clone(), std::sync::Mutex::new(notices));
-        Part { image, entry, path, place: Place::Device, notices }
+        Part { image, entry, path, place: Place::Device, logbook: None, notices }
     }
 
     /// Where the image will be.
@@ -85,7 +141,7 @@ impl Part {
         match self.place {
             Place::File(_) => "; the copy was not kept",
             // What a device holds then is said at the sender, once for all failures.
-            Place::Device => "",
+            Place::Device | Place::Complete => "",
         }
     }
 
@@ -104,8 +160,10 @@ impl Part {
 
     /// Makes the segments of a chunk of `len` bytes of the image fit the place.
     pub(crate) fn fit(&self, segments: &mut Vec<Range<usize>>, len: u32) {
-        if matches!(self.place, Place::Device) {
-            device::fit(segments, len as usize);
+        match &self.place {
+            Place::File(file) if file.fresh => {}
+            // Whatever is not written stays.
+            Place::File(_) | Place::Device | Place::Complete => device::fit(segments, len as usize),
         }
     }
 
@@ -116,7 +174,7 @@ impl Part {
     pub(crate) async fn reserve(&self, engine: &Engine, start: u64, end: u64) -> Result<(), blockio::Error> {
         match &self.place {
             Place::File(file) => file.reserve(engine, &self.image, start, end).await,
-            Place::Device => Ok(()),
+            Place::Device | Place::Complete => Ok(()),
         }
     }
 
@@ -128,25 +186,40 @@ impl Part {
         match &self.place {
             Place::File(file) => file.clear(engine, &self.image, start, end).await,
             Place::Device => engine.zero(&self.image, start..end).await,
+            Place::Complete => Ok(()),
         }
     }
 
-    /// Makes a complete image durable, and gives a file its name and attributes.
+    /// Makes a complete image durable, and gives a file its name and attributes. With `seal` its
+    /// ledger says so, for an attempt that may follow.
     ///
     /// # Errors
     /// A sentence, exit code 1.
-    pub(crate) async fn commit(&self, engine: &Engine) -> Result<(), Failure> {
+    pub(crate) async fn commit(
+        self: &Arc<Self>,
+        engine: &Engine,
+        tree: [u8; 32],
+        seal: bool,
+    ) -> Result<(), Failure> {
         match &self.place {
-            Place::File(file) => file.commit(engine, self).await,
+            Place::File(file) => {
+                let part = self.clone();
+                let sealing = move || part.logbook.iter().try_for_each(|l| l.seal(&part.image, tree, seal));
+                file.commit(engine, self, sealing).await
+            }
             Place::Device => device::commit(engine, &self.image).await,
+            Place::Complete => Ok(()),
         }
     }
 
-    /// What was wrong is not kept, where that is possible.
+    /// What cannot be gone on with is not kept, where that is possible.
     pub(crate) fn remove(&self) {
-        if let Place::File(file) = &self.place {
-            file.remove();
+        match &self.place {
+            Place::File(file) => file.remove(),
+            Place::Device => {}
+            Place::Complete => return,
         }
+        self.logbook.iter().for_each(Logbook::remove);
     }
 }
 
@@ -156,6 +229,9 @@ pub(crate) struct PartFile {
     target: Target,
     name: OsString,
     made: (u64, u64),
+    mark: Option<[u8; 16]>,
+    /// All of it was a hole when this run began.
+    fresh: bool,
     /// Space is reserved below this byte; changed under the lock of `ahead` alone.
     reserved_to: AtomicU64,
     /// The lock serialises reserving and punching.
@@ -178,35 +254,44 @@ impl PartFile {
     ///
     /// # Errors
     /// A sentence, exit code 3.
-    pub(crate) fn create(
-        target: &Target,
-        entry: &ImageEntry,
-        images: &[ImageEntry],
-        direct: bool,
-        notices: &mut Vec<String>,
-    ) -> Result<(PartFile, Image), Failure> {
+    fn create(target: &Target, entry: &ImageEntry, direct: bool) -> Result<(PartFile, Image), Failure> {
         let refused = |e: blockio::Error| Failure::new(3, format!("{e}{}", hint(e.kind())));
         let name = OsString::from(leftover::part_name(target));
         let shown = target.folder_path.join(&name);
-        if leftover::check(target, images, true)? {
-            notices.push(format!("an unfinished copy of {} was started over", target.path().display()));
-        }
         let image = Image::create_at(fd(target), &name, &shown, entry.size, direct).map_err(refused)?;
-        leftover::mark(&image);
+        let mark = leftover::mark(&image);
         leftover::lock(&image)?;
-        let identity = image.identity().map_err(refused)?;
-        let file = PartFile {
-            target: target.clone(),
-            name,
-            made: (identity.dev, identity.ino),
-            reserved_to: AtomicU64::new(0),
-            ahead: Mutex::new(Ahead { cleared: RunSet::default(), piece: RESERVE.start }),
-        };
+        let file = PartFile::of(target, &image, mark, 0)?;
         if let Err(failure) = target.owner.probe(image.file(), target.path().display()) {
             file.remove();
             return Err(failure);
         }
         Ok((file, image))
+    }
+
+    /// What an earlier attempt left. Any of it may hold data, durable or not.
+    fn resumed(target: &Target, image: &Image) -> Result<PartFile, Failure> {
+        let file = PartFile::of(target, image, None, image.size())?;
+        target.owner.probe(image.file(), target.path().display())?;
+        Ok(file)
+    }
+
+    fn of(
+        target: &Target,
+        image: &Image,
+        mark: Option<[u8; 16]>,
+        reserved_to: u64,
+    ) -> Result<PartFile, Failure> {
+        let identity = image.identity().map_err(|e| Failure::new(3, e.to_string()))?;
+        Ok(PartFile {
+            target: target.clone(),
+            name: OsString::from(leftover::part_name(target)),
+            made: (identity.dev, identity.ino),
+            mark,
+            fresh: reserved_to == 0,
+            reserved_to: AtomicU64::new(reserved_to),
+            ahead: Mutex::new(Ahead { cleared: RunSet::default(), piece: RESERVE.start }),
+        })
     }
 
     /// Reserves space for dense data that begins at `start` and is known to reach `end`.
@@ -277,13 +362,22 @@ impl PartFile {
     ///
     /// # Errors
     /// A sentence, exit code 1. The part file is still there.
-    pub(crate) async fn commit(self: &Arc<Self>, engine: &Engine, part: &Part) -> Result<(), Failure> {
+    async fn commit(
+        self: &Arc<Self>,
+        engine: &Engine,
+        part: &Part,
+        seal: impl FnOnce() -> Result<(), Failure> + Send + 'static,
+    ) -> Result<(), Failure> {
         let (this, image, entry) = (self.clone(), part.image.clone(), part.entry.clone());
         part.say(blocking(move || this.finish(&image, &entry)).await?);
         let failed = |e: blockio::Error| Failure::new(1, e.to_string());
         engine.sync(&part.image, SyncKind::All).await.map_err(failed)?;
         let this = self.clone();
-        blocking(move || this.take_name()).await
+        blocking(move || {
+            seal()?;
+            this.take_name()
+        })
+        .await
     }
 
     /// Exact size and attributes. Returns what the user should know.
@@ -380,7 +474,7 @@ impl PartFile {
 }
 
 /// Calls that wait for the disk, away from the threads that keep the connection alive.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     let broke = |e| Err(Failure::new(1, format!("a task broke down: {e}")));

@@ -1,12 +1,13 @@
 //! `--verify readback`: the disk itself is asked what it holds, before the copy takes its name.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use proto::control::Failure;
 use proto::digest::Cv;
-use proto::extents::is_zero;
+use proto::extents::{RunSet, is_zero};
 use proto::geometry::ChunkSize;
+use proto::granules;
 use proto::leaves::leaf_hash;
 use proto::manifest::ImageEntry;
 use rustix::fs::{Advice, fadvise};
@@ -23,9 +24,27 @@ const DEPTH: usize = 8;
 pub(crate) struct Expected {
     /// (image, chunk) → one hash per leaf, zero for a leaf without data.
     leaves: Mutex<BTreeMap<(u32, u64), Vec<Cv>>>,
+    /// Per image, chunks that were read back before this job began to write.
+    before: Vec<RunSet>,
 }
 
 impl Expected {
+    /// For images of `sizes` of which `covered` granules were read back already.
+    pub(crate) fn beside(covered: &[Arc<RunSet>], sizes: &[u64], chunk: ChunkSize) -> Expected {
+        let chunks = |(covered, size): (&Arc<RunSet>, &u64)| {
+            let mut set = RunSet::new();
+            granules::chunks(covered, *size, chunk).for_each(|run| {
+                set.insert_new(run);
+            });
+            set
+        };
+        Expected { before: covered.iter().zip(sizes).map(chunks).collect(), ..Expected::default() }
+    }
+
+    fn was_read(&self, image: u32, chunk: u64) -> bool {
+        self.before.get(image as usize).is_some_and(|set| set.contains(chunk))
+    }
+
     fn leaves(&self) -> MutexGuard<'_, BTreeMap<(u32, u64), Vec<Cv>>> {
         self.leaves.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -55,11 +74,7 @@ impl Expected {
 ///
 /// # Errors
 /// Exit code 4 with the place of the first difference; 1 when the disk cannot be read.
-pub(crate) async fn check(
-    job: &std::sync::Arc<Receiving>,
-    image: u32,
-    expected: &Expected,
-) -> Result<(), Failure> {
+pub(crate) async fn check(job: &Arc<Receiving>, image: u32, expected: &Expected) -> Result<(), Failure> {
     let part = &job.parts[image as usize];
     let broken = |e: blockio::Error| Failure::new(1, e.to_string());
     if !part.image.direct() {
@@ -79,6 +94,9 @@ pub(crate) async fn check(
         let written = expected.next(image, chunk);
         let Some(next) = on_disk.into_iter().chain(written).min().filter(|next| *next < count) else { break };
         chunk = next + 1;
+        if expected.was_read(image, next) {
+            continue;
+        }
         if reads.len() >= DEPTH
             && let Some(done) = reads.join_next().await
         {

@@ -15,7 +15,8 @@ use rustix::io::Errno;
 
 use crate::device::{self, Device};
 use crate::ground::Ground;
-use crate::leftover;
+use crate::ledger::{self, Ledger};
+use crate::leftover::{self, Leftover};
 use crate::owner::Wanted;
 
 /// Refused before anything changed.
@@ -25,9 +26,18 @@ const REFUSED: u8 = 3;
 #[derive(Debug)]
 pub(crate) enum Destination {
     /// A file each.
-    Files(Vec<Target>),
+    Files(Vec<Spot>),
     /// The one image, onto a device.
     Device(Device),
+}
+
+/// What there is at one target.
+#[derive(Debug)]
+pub(crate) enum Spot {
+    /// Room for a copy, and what an earlier attempt left of one.
+    Free(Target, Option<Leftover>),
+    /// The copy itself, complete since an earlier attempt of the same job; its tree digest.
+    Complete(Target, Ledger, [u8; 32]),
 }
 
 /// A file to make.
@@ -103,7 +113,7 @@ pub(crate) fn resolve(open: &Open, direct: bool, ground: Option<&Ground>) -> Res
             (None, _) => ground.folder(open)?,
         },
     };
-    files(open, folder, ground.is_none_or(|g| g.rule.overwrite)).map(Destination::Files)
+    files(open, folder, direct, ground.is_none_or(|g| g.rule.overwrite)).map(Destination::Files)
 }
 
 /// The folder that a path means to the user of this process.
@@ -143,7 +153,7 @@ fn anywhere(open: &Open, typed: PathBuf) -> Result<Folder, Failure> {
     Ok(Folder { fd, path: path.canonicalize().unwrap_or(path), name })
 }
 
-fn files(open: &Open, into: Folder, may_replace: bool) -> Result<Vec<Target>, Failure> {
+fn files(open: &Open, into: Folder, direct: bool, may_replace: bool) -> Result<Vec<Spot>, Failure> {
     let Folder { fd: folder, path: folder_path, name: single_name } = into;
     // Else making the part file would find it out, which a dry run does not do.
     if let Err(e) = fs::accessat(&folder, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
@@ -151,12 +161,17 @@ fn files(open: &Open, into: Folder, may_replace: bool) -> Result<Vec<Target>, Fa
         return refuse(format!("cannot write into folder {}: {e}{hint}", folder_path.display()));
     }
     let owner = open.chown.as_ref().map_or(Ok(Wanted::default()), Wanted::resolve)?;
-    let mut targets = Vec::new();
+    let (mut targets, mut given) = (Vec::new(), 0);
     for image in &open.images {
         let name = single_name.clone().unwrap_or_else(|| image.name.clone());
         let (folder, folder_path, owner) = (folder.clone(), folder_path.clone(), owner.clone());
+        if name.ends_with(ledger::SUFFIX) {
+            return refuse(format!(
+                "{name}: names that end in {} are for vmferry's own files",
+                ledger::SUFFIX
+            ));
+        }
         let mut target = Target { folder, folder_path, name, replaces: false, owner };
-        target.replaces = standing(&target, &open.images, open.force, may_replace)?;
         // A name in /dev that is no device is a mistyped one; /dev/shm alone is a place for files.
         if target.folder_path.starts_with("/dev") && !target.folder_path.starts_with("/dev/shm") {
             return refuse(format!(
@@ -164,10 +179,21 @@ fn files(open: &Open, into: Folder, may_replace: bool) -> Result<Vec<Target>, Fa
                 target.path().display()
             ));
         }
-        leftover::check(&target, &open.images, false)?;
-        targets.push(target);
+        // First, since it waits for an attempt that is just ending.
+        let found = leftover::find(&target, &open.images, direct)?;
+        if let Some((ledger, tree)) = leftover::complete(&target, image) {
+            given += image.allocated.min(image.size);
+            targets.push(Spot::Complete(target, ledger, tree));
+            continue;
+        }
+        target.replaces = standing(&target, &open.images, open.force, may_replace)?;
+        // Its space is there already, or will be.
+        if let Some(found) = &found {
+            given += found.image.allocated().map_err(|e| Failure::new(REFUSED, e.to_string()))?;
+        }
+        targets.push(Spot::Free(target, found));
     }
-    room(&folder, &folder_path, &open.images, open.force)?;
+    room(&folder, &folder_path, &open.images, given, open.force)?;
     if open.dry_run {
         owner.probe_in(&folder, &folder_path)?;
     }
@@ -242,13 +268,20 @@ pub(crate) fn fd(target: &Target) -> std::os::fd::BorrowedFd<'_> {
 }
 
 /// Room for all images together: what is replaced stays until its copy is complete. How much of a
-/// device is zero, and takes none, turns out on the way only; `force` lets it try.
-fn room(folder: &OwnedFd, path: &Path, images: &[ImageEntry], force: bool) -> Result<(), Failure> {
+/// device is zero, and takes none, turns out on the way only; `force` lets it try. `given`: bytes that
+/// unfinished copies of them take already.
+fn room(
+    folder: &OwnedFd,
+    path: &Path,
+    images: &[ImageEntry],
+    given: u64,
+    force: bool,
+) -> Result<(), Failure> {
     let space = match fs::fstatvfs(folder) {
         Ok(space) => space,
         Err(e) => return refuse(format!("cannot ask {} for its free space: {e}", path.display())),
     };
-    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    let free = space.f_bavail.saturating_mul(space.f_frsize).saturating_add(given);
     let need: u64 = images.iter().map(|i| i.allocated.min(i.size)).fold(0, u64::saturating_add);
     let device = images.iter().any(|i| i.sector.is_some());
     if need > free && !(device && force) {
@@ -296,7 +329,12 @@ pub(crate) mod tests {
 
     fn resolve(open: &Open) -> Result<Vec<Target>, Failure> {
         match super::resolve(open, false, None)? {
-            Destination::Files(targets) => Ok(targets),
+            Destination::Files(spots) => Ok(spots
+                .into_iter()
+                .map(|spot| match spot {
+                    Spot::Free(target, _) | Spot::Complete(target, ..) => target,
+                })
+                .collect()),
             Destination::Device(device) => panic!("{device:?}"),
         }
     }

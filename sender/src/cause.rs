@@ -36,6 +36,9 @@ pub(crate) fn settle(part: Result<Part, JoinError>) -> Result<Option<(u32, Diges
         Ok(Part::Control(Ended::Damaged(e))) => {
             Err(Cause::Ours(Failure::new(4, format!("control connection: {e}"))))
         }
+        Ok(Part::Control(Ended::Done)) => {
+            Err(Cause::Ours(Failure::new(1, "the receiver broke the protocol: it ended the job by itself")))
+        }
         Err(e) => Err(Cause::Ours(Failure::new(1, format!("a task broke down: {e}")))),
     }
 }

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::job::{REASON_GRACE, Shared};
+use crate::known::Answer;
 use crate::reconnect::{self, GaveUp};
 
 /// An image is in place.
@@ -38,6 +39,8 @@ pub(crate) enum Ended {
     Violation(String),
     /// What came in is not what was sent.
     Damaged(Error),
+    /// Everything is done at the receiver, too.
+    Done,
 }
 
 impl From<Violation> for Ended {
@@ -73,6 +76,8 @@ pub(crate) struct Conversation {
     pub(crate) queue: mpsc::UnboundedReceiver<ToReceiver>,
     pub(crate) committed: mpsc::UnboundedSender<Committed>,
     pub(crate) shared: Arc<Shared>,
+    /// All is in place, and the receiver was told so.
+    pub(crate) done: bool,
 }
 
 impl Conversation {
@@ -100,7 +105,7 @@ impl Conversation {
         let mut listening = pin!(listen(from, self.dead_after, &self.committed, &self.shared));
         tokio::select! {
             held = &mut listening => held,
-            said = speak(to, self.dead_after, &mut self.queue, &self.shared) => match said {
+            said = speak(to, self.dead_after, &mut self.queue, &mut self.done, &self.shared) => match said {
                 Ok(()) => Held::Over(Ended::Said),
                 // The receiver's own reason may have come in before.
                 Err(e) => timeout(REASON_GRACE, listening).await.unwrap_or_else(|_| e.into()),
@@ -114,19 +119,22 @@ async fn speak(
     mut to: WriteHalf<Lane>,
     dead_after: Duration,
     queue: &mut mpsc::UnboundedReceiver<ToReceiver>,
+    done: &mut bool,
     shared: &Shared,
 ) -> Result<(), Error> {
     message::send(&mut to, &ToReceiver::Heartbeat).await?;
     let unanswered = shared.session().unanswered();
-    for message in &unanswered {
-        message::send(&mut to, message).await?;
+    for message in unanswered.into_iter().chain(done.then_some(ToReceiver::Done)) {
+        message::send(&mut to, &message).await?;
     }
     loop {
         let message = timeout(dead_after / message::BEATS, queue.recv()).await;
         let message = message.unwrap_or(Some(ToReceiver::Heartbeat));
         let Some(message) = message else { return Ok(()) };
+        // It is answered.
+        *done |= message == ToReceiver::Done;
         message::send(&mut to, &message).await?;
-        if matches!(message, ToReceiver::Done | ToReceiver::Abort(_)) {
+        if matches!(message, ToReceiver::Abort(_)) {
             return Ok(());
         }
     }
@@ -179,8 +187,10 @@ fn apply(
                 let _ = committed.send(Committed { image, tree, path, notices });
             }
         }
+        ToSender::Done => return Err(Ended::Done),
         ToSender::Fail(failure) => return Err(Ended::ByReceiver(failure)),
         ToSender::Heartbeat => {}
+        ToSender::Known { image, from, runs, next } => shared.answer(Answer { image, from, runs, next }),
         ToSender::Accept(_) => return Err(Ended::Violation("it accepted the job twice".into())),
     }
     Ok(())

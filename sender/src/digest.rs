@@ -7,12 +7,14 @@ use std::thread;
 
 use proto::digest::{B3_ZERO_LIMIT, Cv, Digests, ImageDigest};
 use proto::geometry::ChunkSize;
+use proto::granules::{Granules, Run};
 use tokio::sync::oneshot;
 
 enum Event {
     Expect { image: u32, granules: u64 },
     Leaves { image: u32, first: u64, leaves: Vec<Option<Cv>> },
     Zeros { image: u32, first: u64, count: u64 },
+    Known { image: u32, runs: Vec<Run> },
     Finish { image: u32, answer: oneshot::Sender<Option<Digests>> },
 }
 
@@ -32,33 +34,37 @@ impl Digester {
     /// A thread for images of these sizes. `b3_always` hashes any amount of zeros.
     pub(crate) fn start(sizes: &[u64], chunk: ChunkSize, b3_always: bool) -> std::io::Result<Digester> {
         let limit = if b3_always { u64::MAX } else { B3_ZERO_LIMIT };
-        let mut images: Vec<_> = sizes.iter().map(|s| Some(ImageDigest::new(*s, chunk, limit))).collect();
+        let mut images: Vec<_> = sizes.iter().map(|s| Some(Hashes::new(*s, chunk, limit))).collect();
         let (tx, rx) = channel();
         thread::Builder::new().name("digest".into()).spawn(move || {
             for event in rx.into_iter().flatten() {
                 match event {
                     Event::Expect { image, granules } => {
-                        if let Some(digest) = open(&mut images, image) {
-                            digest.expect_zeros(granules);
+                        if let Some(hashes) = open(&mut images, image) {
+                            hashes.digest.expect_zeros(granules);
                         }
                     }
                     Event::Leaves { image, first, leaves } => {
-                        let Some(digest) = open(&mut images, image) else { continue };
+                        let Some(hashes) = open(&mut images, image) else { continue };
                         for (at, leaf) in (first..).zip(leaves) {
                             match leaf {
-                                Some(cv) => digest.data(at, cv),
-                                None => digest.zeros(at, 1),
+                                Some(cv) => hashes.data(at, cv),
+                                None => hashes.zeros(at, 1),
                             }
                         }
                     }
                     Event::Zeros { image, first, count } => {
-                        if let Some(digest) = open(&mut images, image) {
-                            digest.zeros(first, count);
+                        if let Some(hashes) = open(&mut images, image) {
+                            hashes.zeros(first, count);
                         }
+                    }
+                    Event::Known { image, runs } => {
+                        let Some(hashes) = open(&mut images, image) else { continue };
+                        runs.into_iter().for_each(|run| hashes.digest.add(run));
                     }
                     Event::Finish { image, answer } => {
                         let digest = images.get_mut(image as usize).and_then(Option::take);
-                        let _ = answer.send(digest.and_then(ImageDigest::finish));
+                        let _ = answer.send(digest.and_then(|hashes| hashes.digest.finish()));
                     }
                 }
             }
@@ -80,6 +86,11 @@ impl Digester {
         self.tell(Event::Zeros { image, first, count }, count >= MANY_ZEROS);
     }
 
+    /// Granules that are not read, since their hashes are known.
+    pub(crate) fn known(&self, image: u32, runs: Vec<Run>) {
+        self.tell(Event::Known { image, runs }, true);
+    }
+
     /// The digests, once all leaves were told; `None` when some are missing.
     pub(crate) async fn finish(&self, image: u32) -> Option<Digests> {
         let (answer, digests) = oneshot::channel();
@@ -98,6 +109,26 @@ impl Digester {
     }
 }
 
-fn open(images: &mut [Option<ImageDigest>], image: u32) -> Option<&mut ImageDigest> {
+/// Of one image.
+struct Hashes {
+    granules: Granules,
+    digest: ImageDigest,
+}
+
+impl Hashes {
+    fn new(size: u64, chunk: ChunkSize, b3_zero_limit: u64) -> Hashes {
+        Hashes { granules: Granules::new(size, chunk), digest: ImageDigest::new(size, b3_zero_limit) }
+    }
+
+    fn data(&mut self, leaf: u64, cv: Cv) {
+        self.granules.data(leaf, cv).into_iter().for_each(|run| self.digest.add(run));
+    }
+
+    fn zeros(&mut self, first: u64, count: u64) {
+        self.granules.zeros(first, count).into_iter().for_each(|run| self.digest.add(run));
+    }
+}
+
+fn open(images: &mut [Option<Hashes>], image: u32) -> Option<&mut Hashes> {
     images.get_mut(image as usize)?.as_mut()
 }

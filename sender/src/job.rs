@@ -8,7 +8,7 @@ use std::time::Duration;
 use blockio::{Engine, EngineChoice, Pool};
 use lanes::dial::Dialer;
 use lanes::{Lane, message};
-use proto::control::{Accept, Failure, Open, ToReceiver, ToSender, Transport};
+use proto::control::{Accept, Earlier, Failure, Open, ToReceiver, ToSender, Transport};
 use proto::digest::Digests;
 pub use proto::errand::Summary;
 use proto::geometry::ChunkSize;
@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout};
 use crate::cause::{self, Cause, failure_of, unreachable_peer};
 use crate::control::{Committed, Conversation, Ended};
 use crate::digest::Digester;
+use crate::known::Line;
 use crate::lanes::{Place, join_all};
 use crate::limit::Limit;
 use crate::meter::Meter;
@@ -175,6 +176,9 @@ pub async fn run(
         );
     }
     notices.extend(engine.notices());
+    if accept.earlier.len() != job.sources.len() {
+        return Err(Failure::new(1, "the receiver broke the protocol: it accepted other images"));
+    }
     events(Event::Started { notices, theirs: accept.notices, peer });
     let engines = (engine.kind().as_str().to_owned(), accept.engine);
 
@@ -188,6 +192,12 @@ pub async fn run(
     let sizes: Vec<u64> = job.sources.iter().map(|s| s.entry().size).collect();
     let session = SenderSession::new(job.dialer.epoch, sizes.len());
     let (shared, ends) = Shared::new(session, o.limit.map(Limit::new), meter.clone());
+    for (image, earlier) in (0u32..).zip(&accept.earlier) {
+        if matches!(earlier, Earlier::Complete { .. }) {
+            shared.session().skip(image);
+        }
+    }
+    let line = Line::new(shared.clone(), ends.answers);
     let digester = Digester::start(&sizes, o.chunk, o.b3_always)
         .map_err(|e| Failure::new(1, format!("cannot start the digest thread: {e}")))?;
     let sources: Arc<[Source]> = job.sources.clone().into();
@@ -205,6 +215,7 @@ pub async fn run(
         queue: ends.queue,
         committed,
         shared: shared.clone(),
+        done: false,
     };
     parts.spawn(async move { Part::Control(conversation.run(control).await) });
     let mut told = ends.told;
@@ -252,10 +263,17 @@ pub async fn run(
             ready: ready.clone(),
             shared: shared.clone(),
         };
-        let (again, returned) = (reader.clone(), ends.returned);
-        parts.spawn(async move { Part::Reader(reader.run().await) });
-        parts.spawn(async move { Part::Reader(again.again(returned).await) });
+        let earlier = accept.earlier;
         let (mut digests, mut in_place) = (BTreeMap::new(), 0);
+        for (source, earlier) in sources.iter().zip(&earlier) {
+            if let Earlier::Complete { tree } = earlier {
+                meter.resumed_bytes.add(source.entry().size);
+                digests.insert(source.entry().name.clone(), Digests { tree: *tree, b3: None });
+            }
+        }
+        let (again, returned) = (reader.clone(), ends.returned);
+        parts.spawn(async move { Part::Reader(reader.run(earlier, line).await) });
+        parts.spawn(async move { Part::Reader(again.again(returned).await) });
         loop {
             tokio::select! {
                 Some(part) = parts.join_next() => {
@@ -299,7 +317,7 @@ pub async fn run(
     };
     match work.await {
         Ok(digests) => {
-            // The goodbye only spares the receiver a wait; everything is in place.
+            // Answered, so that nothing but the images is left when this end is gone.
             say_at_last(ToReceiver::Done, &shared, &mut parts).await;
             let meter = meter.snapshot(true);
             // Lanes that only told of zeros waited for each other, not for a stage.

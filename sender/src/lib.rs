@@ -10,8 +10,9 @@
 //! source is never written. Non-goals: how the receiver was started, printing.
 //!
 //! Rooms: `source` what is moved and whether it may be, `plan` extents to units, `scan`
-//! zeros inside data, `read` the reader, `again` units that come back, `dispatch` one lane, `lanes` all of them, `control`
-//! the conversation with the receiver, `reconnect` when connections are made again, `shared` state, `digest` whole-image hashes, `meter` where the time goes, `job` all together, `cause`
+//! zeros inside data, `known` what the destination has already, `read` the reader, `again` units that come
+//! back, `dispatch` one lane, `lanes` all of them, `control` the conversation with the receiver, `reconnect`
+//! when connections are made again, `shared` state, `digest` whole-image hashes, `meter` where the time goes, `job` all together, `cause`
 //! why it ended early.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -22,6 +23,7 @@ mod control;
 mod digest;
 mod dispatch;
 pub mod job;
+mod known;
 mod lanes;
 mod limit;
 pub mod meter;

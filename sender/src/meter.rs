@@ -27,6 +27,8 @@ pub struct Meter {
     pub(crate) wire_bytes: Counter,
     /// Image bytes accounted for: data acknowledged, and zeros as they were found.
     pub(crate) zero_bytes: Counter,
+    /// Image bytes that the destination had already.
+    pub(crate) resumed_bytes: Counter,
     state: Mutex<State>,
 }
 
@@ -84,6 +86,7 @@ impl Meter {
             send_ns: self.send.sum(),
             wire_bytes: self.wire_bytes.sum(),
             zero_bytes: self.zero_bytes.sum(),
+            resumed_bytes: self.resumed_bytes.sum(),
             totals: state.totals,
             cpu: if state.first_read.is_some() {
                 cpu_now().since(&state.cpu_then)

@@ -10,6 +10,8 @@ use crate::Source;
 /// One step of the plan.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
+    /// What follows is about this image.
+    Begin { image: u32 },
     /// Read this chunk.
     Data {
         image: u32,
@@ -35,6 +37,9 @@ pub(crate) fn walk(
     chunk: ChunkSize,
     mut emit: impl FnMut(Work) -> bool,
 ) -> Result<(), blockio::Error> {
+    if !emit(Work::Begin { image: index }) {
+        return Ok(());
+    }
     let (size, bytes) = (source.entry().size, u64::from(chunk.bytes()));
     let chunks = chunk.count(size);
     let mut extent = source.image.next_data(0)?;
@@ -160,6 +165,7 @@ mod tests {
                     assert_eq!(*chunk, next);
                     next += count;
                 }
+                Work::Begin { .. } => assert_eq!(next, 0),
                 Work::End { .. } => assert_eq!(next, 101),
             }
         }
@@ -175,7 +181,10 @@ mod tests {
 
     #[test]
     fn empty_and_all_hole_images() {
-        assert!(matches!(plan(0, &[])[..], [Work::End { .. }]));
-        assert!(matches!(plan(1 << 40, &[])[..], [Work::Hole { count: 1_048_576, .. }, Work::End { .. }]));
+        assert!(matches!(plan(0, &[])[..], [Work::Begin { .. }, Work::End { .. }]));
+        assert!(matches!(
+            plan(1 << 40, &[])[..],
+            [Work::Begin { .. }, Work::Hole { count: 1_048_576, .. }, Work::End { .. }]
+        ));
     }
 }

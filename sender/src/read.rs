@@ -1,10 +1,11 @@
 //! The reader: plan → buffers → hashes → ready queue.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use blockio::{Buffer, Engine, Pool};
-use proto::control::Failure;
+use proto::control::{Earlier, Failure};
 use proto::digest::B3_ZERO_LIMIT;
 use proto::extents::BlockMap;
 use proto::geometry::{BLOCK, ChunkSize};
@@ -15,6 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::digest::Digester;
 use crate::job::Shared;
+use crate::known::{Known, Line};
 use crate::plan::{Work, walk, zero_granules};
 use crate::source::Source;
 
@@ -47,14 +49,18 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Reads everything and fills the ready queue; returns when the last unit is in it.
-    pub(crate) async fn run(self) -> Result<(), Failure> {
+    /// Reads everything that the destination does not have from an `earlier` attempt, and fills the
+    /// ready queue; returns when the last unit is in it.
+    pub(crate) async fn run(self, earlier: Vec<Earlier>, line: Line) -> Result<(), Failure> {
         let (steps, mut plan) = mpsc::channel(PLAN_AHEAD);
         let (sources, chunk) = (self.sources.clone(), self.chunk);
+        let complete = |i: u32| matches!(earlier.get(i as usize), Some(Earlier::Complete { .. }));
+        let wanted: Vec<u32> = (0u32..).take(sources.len()).filter(|i| !complete(*i)).collect();
         // SEEK_DATA may read metadata from the disk, so the walk has a thread.
         let digester = self.digester.clone();
         let walker = tokio::task::spawn_blocking(move || {
-            (0u32..).zip(sources.iter()).try_for_each(|(i, source)| {
+            wanted.into_iter().try_for_each(|i| {
+                let source = &sources[i as usize];
                 // Only such an image can have more zeros than are hashed.
                 if source.entry().size > B3_ZERO_LIMIT {
                     digester.expect_zeros(i, zero_granules(source)?);
@@ -64,14 +70,31 @@ impl Reader {
         });
         let depth = Arc::new(Semaphore::new(DEPTH + WAITING));
         let mut reads: JoinSet<Result<(), Failure>> = JoinSet::new();
+        let mut known = Known::new(chunk, line, self.digester.clone());
         while let Some(step) = plan.recv().await {
             while let Some(done) = reads.try_join_next() {
                 settled(done)?;
             }
             match step {
+                Work::Begin { image } => {
+                    known.begin(image, matches!(earlier[image as usize], Earlier::Durable { .. }));
+                }
                 Work::Hole { image, chunk, count } => {
-                    self.shared.session().plan(image);
-                    self.zero(Unit { image, chunk, count, bytes: 0 }).await;
+                    let mut left = chunk..chunk + count;
+                    while !left.is_empty() {
+                        let (there, part) = known.first(left.clone()).await?;
+                        left.start = part.end;
+                        if there {
+                            self.resumed(image, part);
+                            continue;
+                        }
+                        self.shared.session().plan(image);
+                        let count = part.end - part.start;
+                        self.zero(Unit { image, chunk: part.start, count, bytes: 0 }).await;
+                    }
+                }
+                Work::Data { image, chunk, .. } if known.first(chunk..chunk + 1).await?.0 => {
+                    self.resumed(image, chunk..chunk + 1);
                 }
                 Work::Data { image, chunk, extents, ahead } => {
                     self.shared.meter.reading_starts();
@@ -84,6 +107,7 @@ impl Reader {
                     reads.spawn(async move { this.chunk(image, chunk, &extents, ahead, buffer, turn).await });
                 }
                 Work::End { image } => {
+                    known.finish().await?;
                     self.shared.session().plan_end(image);
                     self.shared.progressed.notify_one();
                 }
@@ -96,6 +120,12 @@ impl Reader {
             Ok(done) => done.map_err(|e| Failure::new(1, e.to_string())),
             Err(e) => Err(Failure::new(1, format!("the planner broke down: {e}"))),
         }
+    }
+
+    fn resumed(&self, image: u32, chunks: Range<u64>) {
+        let (size, bytes) = (self.sources[image as usize].entry().size, u64::from(self.chunk.bytes()));
+        let end = (chunks.end * bytes).min(size);
+        self.shared.meter.resumed_bytes.add(end - chunks.start * bytes);
     }
 
     async fn zero(&self, unit: Unit) {

@@ -9,6 +9,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::sleep;
 
 use crate::job::Event;
+use crate::known::Answer;
 use crate::limit::Limit;
 use crate::meter::Meter;
 
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) lanes_up: watch::Sender<u32>,
     say: mpsc::UnboundedSender<ToReceiver>,
     returned: mpsc::UnboundedSender<Unit>,
+    answered: mpsc::UnboundedSender<Answer>,
     tell: mpsc::UnboundedSender<Event>,
 }
 
@@ -37,6 +39,8 @@ pub(crate) struct Ends {
     pub(crate) queue: mpsc::UnboundedReceiver<ToReceiver>,
     /// To be sent once more.
     pub(crate) returned: mpsc::UnboundedReceiver<Unit>,
+    /// What the receiver answered to the reader.
+    pub(crate) answers: mpsc::UnboundedReceiver<Answer>,
     /// To be told to the user.
     pub(crate) told: mpsc::UnboundedReceiver<Event>,
 }
@@ -49,6 +53,7 @@ impl Shared {
     ) -> (Arc<Shared>, Ends) {
         let (say, queue) = mpsc::unbounded_channel();
         let (give, returned) = mpsc::unbounded_channel();
+        let (answered, answers) = mpsc::unbounded_channel();
         let (tell, told) = mpsc::unbounded_channel();
         let shared = Shared {
             session: Mutex::new(session),
@@ -60,9 +65,10 @@ impl Shared {
             lanes_up: watch::Sender::new(0),
             say,
             returned: give,
+            answered,
             tell,
         };
-        (Arc::new(shared), Ends { queue, returned, told })
+        (Arc::new(shared), Ends { queue, returned, answers, told })
     }
 
     pub(crate) fn session(&self) -> MutexGuard<'_, SenderSession> {
@@ -72,6 +78,12 @@ impl Shared {
     /// To the receiver, as soon as there is a connection; `false` when the conversation is over.
     pub(crate) fn say(&self, message: ToReceiver) -> bool {
         self.say.send(message).is_ok()
+    }
+
+    /// To the reader.
+    pub(crate) fn answer(&self, answer: Answer) {
+        // When nobody reads any more, nobody asked.
+        let _ = self.answered.send(answer);
     }
 
     /// These have to be sent once more.

@@ -16,8 +16,7 @@ use crate::bootstrap::{self, BootstrapError};
 use crate::terminal::complain as tell;
 use crate::{exit, stop};
 
-const INTERRUPTED: &str =
-    "the receiver was told to end; unfinished copies were removed: run the same command again";
+const INTERRUPTED: &str = "the receiver was told to end: run the same command again";
 
 const BY_HAND: &str = "this is the receiving end: 'vmferry send IMAGE HOST:PATH' on the other host starts it";
 

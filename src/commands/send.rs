@@ -17,7 +17,8 @@ use crate::report::Report;
 use crate::{exit, pull, remote, stop};
 
 /// What an interrupted command says.
-pub const INTERRUPTED: &str = "interrupted; the destination is as it was: run the same command again";
+pub const INTERRUPTED: &str =
+    "interrupted: run the same command again; what is durable at the destination is not sent twice";
 
 /// Runs the verb.
 pub fn run(args: &Send) -> ExitCode {

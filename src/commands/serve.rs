@@ -21,8 +21,7 @@ use crate::place::host_and_port;
 use crate::terminal::complain;
 use crate::{exit, metrics, stop};
 
-const STOPPED: &str =
-    "the service was told to end; unfinished copies were removed: run the same command again when it is back";
+const STOPPED: &str = "the service was told to end: run the same command again when it is back";
 /// Between two writes of the figures for a monitor, which scrapes every 15 s and more.
 const METRICS: Duration = Duration::from_secs(10);
 

@@ -78,7 +78,7 @@ fn the_source_itself_is_no_destination() {
 #[test]
 fn a_second_job_to_the_same_name_waits_its_turn() {
     let link = slow_link();
-    let scene = Scene::new(32 << 20);
+    let scene = Scene::new(100 << 20);
     let mut first = scene.start(&scene.over(&link).args(["--log-interval", "0.1"]));
     first.until_copying();
     let second = Scene::new(1 << 20).to(&scene.there);

@@ -108,6 +108,10 @@ fn j2_a_copy_that_was_finished_in_silence_may_be_in_place() {
     let reason = attempt.wait().failed(6);
     is_about_silence(&reason);
     says(&reason, &["disk.img may be in place"]);
+    // The same command finds that it is.
+    link.mend().unwrap();
+    let done = scene.send(&scene.over(&link)).done();
+    assert_eq!(done["resumed_bytes"].as_u64(), Some(4 * MIB));
     scene.arrived();
 }
 

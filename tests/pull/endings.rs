@@ -71,7 +71,7 @@ fn interrupted_here(name: &str) {
     let (_link, scene, attempt) = copying();
     attempt.signal(name);
     let reason = attempt.wait().failed(6);
-    says(&reason, &["interrupted; the destination is as it was", "run the same command again"]);
+    says(&reason, &["interrupted", "is not sent twice", "run the same command again"]);
     scene.untouched();
 }
 

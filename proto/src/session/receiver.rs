@@ -8,6 +8,7 @@ use crate::digest::ImageDigest;
 use crate::extents::RunSet;
 use crate::frame::{Body, Header};
 use crate::geometry::{BLOCK, ChunkSize};
+use crate::granules::{self, Granules, Run};
 
 /// What to do with a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +27,8 @@ pub struct Flush {
     marks: Vec<(LaneId, u64)>,
     /// Images that had writes since their last flush.
     pub images: Vec<u32>,
+    /// Per image: granules that were completed since then, to be noted once it has succeeded.
+    pub granules: Vec<(u32, Vec<Run>)>,
 }
 
 #[derive(Debug, Default)]
@@ -49,8 +52,22 @@ struct Image {
     size: u64,
     chunks: u64,
     written: RunSet,
+    granules: Granules,
+    /// Written since the last flush.
+    fresh: Vec<Run>,
     digest: Option<ImageDigest>,
     dirty: bool,
+}
+
+impl Image {
+    fn add(&mut self, runs: impl IntoIterator<Item = Run>) {
+        for run in runs {
+            self.fresh.push(run);
+            if let Some(digest) = &mut self.digest {
+                digest.add(run);
+            }
+        }
+    }
 }
 
 /// The receiver's state of one session.
@@ -69,7 +86,9 @@ impl ReceiverSession {
             size: *size,
             chunks: chunk.count(*size),
             written: RunSet::new(),
-            digest: Some(ImageDigest::new(*size, chunk, 0)),
+            granules: Granules::new(*size, chunk),
+            fresh: Vec::new(),
+            digest: Some(ImageDigest::new(*size, 0)),
             dirty: false,
         };
         ReceiverSession { epoch, chunk, lanes: BTreeMap::new(), images: sizes.iter().map(image).collect() }
@@ -141,22 +160,26 @@ impl ReceiverSession {
         self.done(id, header.seq);
         let Some(image) = self.images.get_mut(unit.image as usize) else { return };
         image.written.insert_new(unit.chunks());
-        image.dirty |= unit.bytes > 0;
-        let Some(digest) = &mut image.digest else { return };
-        let per_chunk = self.chunk.leaves() as u64;
-        let first = unit.chunk * per_chunk;
+        // Zeros too: they may have replaced what was there.
+        image.dirty = true;
+        let first = unit.chunk * self.chunk.leaves() as u64;
         match &header.body {
             Body::Data { map, leaves, .. } => {
                 let blocks = (self.chunk.leaf() / BLOCK) as usize;
                 for (i, (at, cv)) in (first..).zip(leaves).enumerate() {
                     if map.any(i * blocks..(i + 1) * blocks) {
-                        digest.data(at, *cv);
+                        let run = image.granules.data(at, *cv);
+                        image.add(run);
                     } else {
-                        digest.zeros(at, 1);
+                        let runs = image.granules.zeros(at, 1);
+                        image.add(runs);
                     }
                 }
             }
-            Body::Zero { .. } => digest.zeros(first, unit.count.saturating_mul(per_chunk)),
+            Body::Zero { .. } => {
+                let runs = image.granules.zeros(first, unit.count.saturating_mul(self.chunk.leaves() as u64));
+                image.add(runs);
+            }
             Body::End => {}
         }
     }
@@ -196,8 +219,16 @@ impl ReceiverSession {
     /// What a flush that begins now will cover.
     pub fn begin_flush(&mut self) -> Flush {
         let marks = self.lanes.iter().map(|(id, l)| (*id, l.done.first_gap())).collect();
-        let take = |(i, image): (u32, &mut Image)| std::mem::take(&mut image.dirty).then_some(i);
-        Flush { marks, images: (0u32..).zip(&mut self.images).filter_map(take).collect() }
+        let mut flush = Flush { marks, images: Vec::new(), granules: Vec::new() };
+        for (i, image) in (0u32..).zip(&mut self.images) {
+            if std::mem::take(&mut image.dirty) {
+                flush.images.push(i);
+            }
+            if !image.fresh.is_empty() {
+                flush.granules.push((i, std::mem::take(&mut image.fresh)));
+            }
+        }
+        flush
     }
 
     /// That flush has succeeded. (One that failed is never ended: its job is over.)
@@ -206,6 +237,26 @@ impl ReceiverSession {
             if let Some(lane) = self.lanes.get_mut(id) {
                 lane.durable = lane.durable.max(*mark);
             }
+        }
+    }
+
+    /// Granules of `image` are durable since an earlier attempt: those that make up whole chunks,
+    /// which need not come again, and of which [`ReceiverSession::resumed`] has to tell.
+    pub fn resume(&mut self, image: u32, durable: &RunSet) -> RunSet {
+        let Some(image) = self.images.get_mut(image as usize) else { return RunSet::new() };
+        let covered = granules::covered(durable, image.size, self.chunk);
+        for chunks in granules::chunks(&covered, image.size, self.chunk) {
+            image.written.insert_new(chunks);
+        }
+        covered
+    }
+
+    /// What such granules hold.
+    pub fn resumed(&mut self, image: u32, run: Run) {
+        let Some(image) = self.images.get_mut(image as usize) else { return };
+        image.granules.known(&run);
+        if let Some(digest) = &mut image.digest {
+            digest.add(run);
         }
     }
 

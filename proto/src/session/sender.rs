@@ -91,6 +91,13 @@ impl SenderSession {
         }
     }
 
+    /// `image` is in place since an earlier attempt: nothing of it is sent.
+    pub fn skip(&mut self, image: u32) {
+        if let Some(image) = self.images.get_mut(image as usize) {
+            (image.planned_all, image.finishing) = (true, true);
+        }
+    }
+
     /// Puts a planned unit on a lane: the sequence for its header.
     ///
     /// # Errors
@@ -209,7 +216,7 @@ impl SenderSession {
     /// [`Violation::NotComplete`] when it was never announced as finished.
     pub fn committed(&mut self, image: u32) -> Result<bool, Violation> {
         match self.images.get_mut(image as usize) {
-            Some(i) if i.announced.is_some() => Ok(!std::mem::replace(&mut i.committed, true)),
+            Some(i) if i.finishing => Ok(!std::mem::replace(&mut i.committed, true)),
             _ => Err(Violation::NotComplete { image }),
         }
     }

@@ -225,6 +225,17 @@ impl Link {
         shape::class_bytes(self.host(side), &device(path))
     }
 
+    /// Bytes that `side` has sent on a path since it is up, headers included.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn sent_bytes(&self, path: u8, side: Side) -> Result<u64> {
+        self.check(path)?;
+        let counter = format!("/sys/class/net/{}/statistics/tx_bytes", device(path));
+        let said = run(self.host(side).command("cat").arg(&counter))?;
+        said.trim().parse().map_err(|_| Error::Invalid(format!("{counter} says {said:?}")))
+    }
+
     /// Sets the largest IP packet of a path in bytes, on both hosts.
     ///
     /// # Errors

@@ -1,0 +1,83 @@
+//! What stays of a job: of one that is done nothing but the images, of another one what the same
+//! command can go on with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::control::Failure;
+use tokio::time::timeout;
+
+use crate::flush;
+use crate::job::Receiving;
+use crate::part::{Part, blocking};
+
+/// The last flush may take so long: whoever ended the job waits for it.
+const LAST_FLUSH: Duration = Duration::from_secs(20);
+/// Exit code of a copy that is wrong: nobody knows what else of it is.
+const WRONG: u8 = 4;
+
+/// Whether the sender knows that everything is in place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Goodbye {
+    /// It said so.
+    Said,
+    /// It went away before: it may come again.
+    Missing,
+}
+
+/// Every image is in place.
+pub(crate) async fn done(job: &Arc<Receiving>, committed: &[Option<[u8; 32]>], goodbye: Goodbye) {
+    match goodbye {
+        Goodbye::Said => {
+            let parts = job.parts.clone();
+            let clear = move || {
+                parts.iter().for_each(|part| part.logbook.iter().for_each(|l| l.remove()));
+                Ok(())
+            };
+            let _ = blocking(clear).await;
+        }
+        Goodbye::Missing => seal(job, committed).await,
+    }
+}
+
+/// The job failed: keeps what is durable, and says so.
+pub(crate) async fn unfinished(
+    job: &Arc<Receiving>,
+    committed: &[Option<[u8; 32]>],
+    mut failure: Failure,
+) -> Failure {
+    seal(job, committed).await;
+    if failure.exit != WRONG {
+        // Without it there is still what the flushes before made durable.
+        let _ = timeout(LAST_FLUSH, flush::flush(job, None)).await;
+    }
+    let open = job.parts.iter().zip(committed).filter(|(_, committed)| committed.is_none());
+    let mut kept = Vec::new();
+    for (part, _) in open {
+        if failure.exit != WRONG && part.logbook.as_ref().is_some_and(|l| l.ledger().is_some()) {
+            kept.push(part.entry.name.as_str());
+        } else {
+            part.remove();
+        }
+    }
+    if !kept.is_empty() {
+        failure.reason += &format!(" (what is durable of {} is kept and not sent again)", kept.join(", "));
+    }
+    failure
+}
+
+/// Notes of the images that are in place that they are: the same command shall not find them in its
+/// way. As far as possible; they are in place in any case.
+async fn seal(job: &Arc<Receiving>, committed: &[Option<[u8; 32]>]) {
+    let placed: Vec<(Arc<Part>, [u8; 32])> =
+        job.parts.iter().zip(committed).filter_map(|(p, tree)| Some((p.clone(), (*tree)?))).collect();
+    let work = move || {
+        for (part, tree) in placed {
+            if let Some(logbook) = &part.logbook {
+                let _ = logbook.seal(&part.image, tree, true);
+            }
+        }
+        Ok(())
+    };
+    let _ = blocking(work).await;
+}
