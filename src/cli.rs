@@ -184,9 +184,12 @@ pub struct Send {
     /// service keeps its own)
     #[arg(long)]
     pub nice: bool,
-    /// A peer that is silent for so long is dead, seconds (3 to 3600)
+    /// A connection that is silent for so long is dead, and made again, seconds (3 to 3600)
     #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(3..=3600))]
     pub peer_timeout: u32,
+    /// A network that is gone may come back for so long, seconds (0 to 86400); then both ends give up
+    #[arg(long, value_name = "SECS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub patience: u32,
 
     /// One JSON object a line on standard output (docs/json.md)
     #[arg(long)]

@@ -39,6 +39,10 @@ impl<'a> Narrator<'a> {
                 self.progress.aside(|| self.report.committed(&name, &path, &notices));
                 self.in_place.borrow_mut().push(name);
             }
+            Event::Lost { connection, reason } => {
+                self.progress.aside(|| self.report.lost(connection, &reason));
+            }
+            Event::Restored { connection } => self.progress.aside(|| self.report.restored(connection)),
         }
     }
 
@@ -64,7 +68,10 @@ impl<'a> Narrator<'a> {
             let names = self.in_place.borrow().join(", ");
             let reason = match failure.exit {
                 _ if names.is_empty() => failure.reason,
-                exit::INTERRUPTED => format!("interrupted; already in place: {names}; send the rest again"),
+                // Why it was, if not by the user, stands before.
+                exit::INTERRUPTED if failure.reason.starts_with("interrupted") => {
+                    format!("interrupted; already in place: {names}; send the rest again")
+                }
                 _ => format!("{}; already in place: {names}", failure.reason),
             };
             Failure { reason, ..failure }
@@ -75,8 +82,9 @@ impl<'a> Narrator<'a> {
     fn incomplete(&self, failure: Failure) -> Failure {
         let Some(device) = self.device.take() else { return failure };
         let device = if self.args.pull { device } else { format!("{}:{device}", self.args.to.host) };
-        let what = if failure.exit == exit::INTERRUPTED { "interrupted" } else { &failure.reason };
-        let next = if failure.exit == exit::INTERRUPTED { ": run the same command again" } else { "" };
+        let interrupted = failure.reason.starts_with("interrupted");
+        let what = if interrupted { "interrupted" } else { &failure.reason };
+        let next = if interrupted { ": run the same command again" } else { "" };
         Failure::new(failure.exit, format!("{what}; {device} holds an incomplete copy now{next}"))
     }
 }

@@ -78,6 +78,7 @@ pub fn run(args: &Send, report: &Report) -> Result<(), Failure> {
         chown: args.chown.clone(),
         dead_after_ms: args.peer_timeout * 1000,
         nice: args.nice,
+        patience_ms: args.patience * 1000,
         fingerprint: identity.fingerprint().0,
         secret: secret.clone(),
         session,
@@ -253,6 +254,7 @@ fn config(end: End, errand: &Errand, key: [u8; 32], host: &str) -> Result<Config
         direct: errand.direct,
         memory: errand.memory,
         dead_after,
+        patience: Duration::from_millis(errand.patience_ms.into()),
         asked: Some(Asked { of: host.to_owned(), terms }),
     })
 }
@@ -276,6 +278,10 @@ async fn follow(heard: &mut Heard, narrator: &Narrator<'_>, latest: &Cell<Snapsh
             Some(Ok(News::Committed { name, path, notices, theirs })) => {
                 narrator.tell(Event::Committed { name, path, notices, theirs });
             }
+            Some(Ok(News::Lost { connection, reason })) => {
+                narrator.tell(Event::Lost { connection, reason });
+            }
+            Some(Ok(News::Restored { connection })) => narrator.tell(Event::Restored { connection }),
             Some(Ok(News::Done(summary))) => return Tale::Done(summary),
             Some(Ok(News::Failed(failure))) => return Tale::Failed(failure),
             Some(Err(e)) => return Tale::Lost(e),

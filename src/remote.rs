@@ -91,6 +91,7 @@ fn request(args: &Send, identity: &Identity) -> Result<Bootstrap, Failure> {
         memory: args.memory.unwrap_or(0),
         dead_after_ms: args.peer_timeout * 1000,
         nice: args.nice,
+        patience_ms: args.patience * 1000,
     })
 }
 

@@ -49,6 +49,13 @@ enum Line<'a> {
         path: &'a str,
         notices: &'a [String],
     },
+    Lost {
+        connection: u32,
+        reason: &'a str,
+    },
+    Restored {
+        connection: u32,
+    },
     Done(Box<Done>),
     Failed {
         exit: u8,
@@ -143,6 +150,31 @@ impl Report {
                 };
                 say(&format!("{from} -> {to}"));
             }
+        }
+    }
+
+    /// A connection broke (0: control) and is being made again.
+    pub fn lost(&self, connection: u32, reason: &str) {
+        if self.json {
+            Self::object(&Line::Lost { connection, reason });
+        } else if !self.quiet {
+            complain(&format!("{} was lost ({reason}): connecting again", self.called(connection)));
+        }
+    }
+
+    /// It is there again.
+    pub fn restored(&self, connection: u32) {
+        if self.json {
+            Self::object(&Line::Restored { connection });
+        } else if !self.quiet {
+            complain(&format!("{} is back", self.called(connection)));
+        }
+    }
+
+    fn called(&self, connection: u32) -> String {
+        match connection {
+            0 => format!("the connection to {}", self.host),
+            n => format!("data connection {n} to {}", self.host),
         }
     }
 

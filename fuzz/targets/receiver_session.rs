@@ -18,6 +18,7 @@ enum Step {
     Close(u8),
     Flush,
     Acks,
+    Reconnect,
     Finish(u8),
 }
 
@@ -45,6 +46,11 @@ fuzz_target!(|steps: Vec<Step>| {
                 for ack in session.take_acks() {
                     assert!(ack.durable <= ack.written, "{ack:?}");
                 }
+                continue;
+            }
+            Step::Reconnect => {
+                session.standing();
+                assert!(session.open_lanes() <= 4);
                 continue;
             }
             Step::Finish(image) => {

@@ -17,6 +17,9 @@ enum Step {
     Close { lane: u8, written: u8, durable: u8 },
     Finished,
     Committed(u8),
+    Lose(u8),
+    Announce(u8),
+    Reconnect,
 }
 
 fuzz_target!(|steps: Vec<Step>| {
@@ -31,7 +34,7 @@ fuzz_target!(|steps: Vec<Step>| {
                 // As the reader does: planned first.
                 let image = u32::from(image % 3);
                 session.plan(image);
-                let unit = Unit { image, chunk: u64::from(chunk), count: 1, bytes: u32::from(bytes) };
+                let unit = Unit { image, chunk: u64::from(chunk), count: 1, bytes: u32::from(bytes), kept: false };
                 let _ = session.assign(lane(id), unit);
             }
             Step::Ack { lane: id, written, durable } => {
@@ -46,6 +49,9 @@ fuzz_target!(|steps: Vec<Step>| {
                 let _ = session.close_lane(LaneAck { lane: lane(id), written, durable });
             }
             Step::Finished => _ = session.take_finished(),
+            Step::Lose(id) => session.lose_lane(lane(id)),
+            Step::Announce(image) => _ = session.announce(u32::from(image % 4), [1; 32]),
+            Step::Reconnect => _ = session.unanswered(),
             Step::Committed(image) => _ = session.committed(u32::from(image % 4)),
         }
         let totals = session.totals();

@@ -86,7 +86,7 @@ impl Dialer {
                     greet(&mut lane).await.map_err(|e| why_closed(e, peer))?;
                     Ok(lane)
                 };
-                timeout(this.patience, calling).await.map_err(|_| this.no_answer(peer))?
+                timeout(this.patience, calling).await.map_err(|_| this.no_answer(peer, true))?
             }
         })
         .await?;
@@ -95,7 +95,7 @@ impl Dialer {
             message::send(&mut lane, request).await?;
             message::receive(&mut lane).await
         };
-        let reply = timeout(self.patience, asking).await.map_err(|_| self.no_answer(peer))?;
+        let reply = timeout(self.patience, asking).await.map_err(|_| self.no_answer(peer, true))?;
         reply.map(|reply| (peer, reply)).map_err(|e| why_closed(e, peer))
     }
 
@@ -105,19 +105,22 @@ impl Dialer {
     /// Every [`Error`] of connecting names the peer.
     pub async fn join(&self, lane: LaneId, peer: SocketAddr) -> Result<Lane, Error> {
         let socket = self.reach(lane, peer).await?;
-        timeout(self.patience, self.handshake(lane, socket, peer)).await.map_err(|_| self.no_answer(peer))?
+        timeout(self.patience, self.handshake(lane, socket, peer))
+            .await
+            .map_err(|_| self.no_answer(peer, true))?
     }
 
-    fn no_answer(&self, peer: SocketAddr) -> Error {
-        Error::NoAnswer { peer, seconds: self.patience.as_secs() }
+    fn no_answer(&self, peer: SocketAddr, connected: bool) -> Error {
+        Error::NoAnswer { peer, seconds: self.patience.as_secs(), connected }
     }
 
     async fn reach(&self, lane: LaneId, peer: SocketAddr) -> Result<TcpStream, Error> {
-        let socket =
-            timeout(self.patience, self.connect(lane, peer)).await.map_err(|_| self.no_answer(peer))?;
+        let socket = timeout(self.patience, self.connect(lane, peer))
+            .await
+            .map_err(|_| self.no_answer(peer, false))?;
         socket.map_err(|source| match source.kind() {
             io::ErrorKind::ConnectionRefused => Error::Refused { peer },
-            io::ErrorKind::TimedOut => self.no_answer(peer),
+            io::ErrorKind::TimedOut => self.no_answer(peer, false),
             _ => Error::Connect { peer, source },
         })
     }

@@ -21,6 +21,8 @@ pub enum Error {
         peer: SocketAddr,
         /// How long was waited, seconds.
         seconds: u64,
+        /// The connection was made; then nothing more came.
+        connected: bool,
     },
     /// The socket failed otherwise.
     #[error("cannot connect to {peer}: {source}")]
@@ -72,6 +74,11 @@ pub enum Error {
         /// Where it came from.
         peer: SocketAddr,
     },
+    /// A record whose check of TLS does not fit.
+    #[error(
+        "what arrived was changed or damaged on the way ({0}); nothing of it was used: suspect memory or network hardware of the two hosts, or somebody in between"
+    )]
+    Damaged(rustls::Error),
     /// Versions or roles do not fit.
     #[error("{peer}: {source}")]
     Hello {
@@ -109,6 +116,19 @@ pub enum Error {
 }
 
 impl Error {
+    /// The peer's program has not heard of the lane that was to be joined.
+    pub fn is_before_join(&self) -> bool {
+        matches!(
+            self,
+            Error::Refused { .. } | Error::Connect { .. } | Error::NoAnswer { connected: false, .. }
+        )
+    }
+
+    /// What came in is not what was sent: a new connection would be no better.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Error::Forged { .. } | Error::Damaged(_))
+    }
+
     /// The peer ended nothing: it is merely not heard any more. It hangs, or the way to it is cut.
     pub fn is_silence(&self) -> bool {
         use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
@@ -122,8 +142,12 @@ impl Error {
 
 impl From<io::Error> for Error {
     fn from(source: io::Error) -> Error {
-        match source.kind() {
-            io::ErrorKind::UnexpectedEof => Error::Closed,
+        use rustls::Error::{DecryptError, InvalidMessage, PeerSentOversizedRecord};
+        match source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+            Some(damage @ (DecryptError | InvalidMessage(_) | PeerSentOversizedRecord)) => {
+                Error::Damaged(damage.clone())
+            }
+            _ if source.kind() == io::ErrorKind::UnexpectedEof => Error::Closed,
             _ => Error::Io(source),
         }
     }

@@ -7,7 +7,7 @@
 //! meaning of frames, retrying.
 //!
 //! Rooms: [`identity`] one-time keys, [`tls`] pinned TLS 1.3, [`stream`] the byte stream that a
-//! lane is (plain TCP and QUIC are further variants there), [`tune`] socket options and source
+//! lane is (plain TCP and QUIC are further variants there), `pulse` signs of life on data lanes, [`tune`] socket options and source
 //! ports, [`dial`] the sender's end, [`listen`] the receiver's, [`message`] control messages,
 //! [`meter`] counters.
 
@@ -19,6 +19,7 @@ pub mod identity;
 pub mod listen;
 pub mod message;
 pub mod meter;
+mod pulse;
 pub mod stream;
 pub mod tls;
 pub mod tune;

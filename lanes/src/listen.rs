@@ -94,7 +94,8 @@ impl Doorkeeper {
             let connection = self.receive(socket, peer).await?;
             check(Lane::new(connection, local, peer), guests).await
         };
-        timeout(HANDSHAKE, work).await.unwrap_or(Err(Error::NoAnswer { peer, seconds: HANDSHAKE.as_secs() }))
+        let seconds = HANDSHAKE.as_secs();
+        timeout(HANDSHAKE, work).await.unwrap_or(Err(Error::NoAnswer { peer, seconds, connected: true }))
     }
 
     /// TLS, or our hello in the clear, which no TLS begins like.

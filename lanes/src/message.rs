@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::Error;
 
 /// So many beats fit into the time after which the other side gives up.
-const BEATS: u32 = 4;
+pub const BEATS: u32 = 4;
 
 /// Sends one message and flushes.
 ///
@@ -52,6 +52,27 @@ pub async fn receive_alive<M: Message>(
         }
     }
     Err(Error::Silent { seconds: dead_after.as_secs() })
+}
+
+/// Receives one message, however long that takes; `silent` is called whenever nothing came for
+/// `dead_after`, with what [`receive_alive`] would have said.
+///
+/// # Errors
+/// As [`receive`].
+pub async fn receive_after_silence<M: Message>(
+    from: &mut (impl AsyncRead + Unpin),
+    dead_after: Duration,
+    mut silent: impl FnMut(Error),
+) -> Result<M, Error> {
+    let mut receiving = pin!(receive(from));
+    loop {
+        for _ in 0..BEATS {
+            if let Ok(message) = timeout(dead_after / BEATS, &mut receiving).await {
+                return message;
+            }
+        }
+        silent(Error::Silent { seconds: dead_after.as_secs() });
+    }
 }
 
 /// Sends what is queued, and `heartbeat` when there is nothing, until the queue is closed.

@@ -4,6 +4,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use proto::join::Transcript;
 use proto::seal::{Seal, TAG_LEN};
@@ -13,6 +14,7 @@ use tokio_rustls::TlsStream;
 
 use crate::Error;
 use crate::identity::Fingerprint;
+use crate::pulse::Pulse;
 
 /// Ciphertext read from the socket at once, bytes. rustls asks for 4 KiB at a time; without this
 /// buffer that is a system call each.
@@ -36,13 +38,14 @@ pub struct Lane {
     connection: Connection,
     /// Protects the frames where the connection does not.
     seal: Option<Seal>,
+    pulse: Pulse,
     peer: SocketAddr,
     local: SocketAddr,
 }
 
 impl Lane {
     pub(crate) fn new(connection: Connection, local: SocketAddr, peer: SocketAddr) -> Lane {
-        Lane { connection, seal: None, peer, local }
+        Lane { connection, seal: None, pulse: Pulse::Off, peer, local }
     }
 
     /// From now on frames are tagged, where the connection does not protect them itself.
@@ -72,6 +75,32 @@ impl Lane {
             }
         }
         Ok(())
+    }
+
+    /// From now on this end says that it is there, often enough for one that takes a silence of
+    /// `dead_after` for death: while it receives, and in [`Lane::meanwhile`].
+    pub fn beat(&mut self, dead_after: Duration) {
+        self.pulse = Pulse::beats(dead_after);
+    }
+
+    /// From now on this end listens whether the other does, while it sends and in
+    /// [`Lane::meanwhile`]; nothing else can be received.
+    pub fn listen(&mut self, dead_after: Duration) {
+        self.pulse = Pulse::listens(dead_after);
+    }
+
+    /// Waits for something else.
+    ///
+    /// # Errors
+    /// When the connection breaks or falls silent before.
+    pub async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Error> {
+        let mut work = std::pin::pin!(work);
+        std::future::poll_fn(|cx| {
+            // First, so that whoever never waits beats even so.
+            self.poll_pulse(cx)?;
+            work.as_mut().poll(cx).map(Ok)
+        })
+        .await
     }
 
     /// The other end.
@@ -150,22 +179,84 @@ impl Lane {
     }
 }
 
+impl Lane {
+    /// The pulse goes with whatever this end does.
+    fn poll_pulse(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        match self.pulse.poll(&mut self.connection, cx) {
+            Poll::Ready(e) => Err(e),
+            Poll::Pending => Ok(()),
+        }
+    }
+}
+
 impl AsyncRead for Lane {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.connection {
+        let read = Pin::new(&mut self.connection).poll_read(cx, buf);
+        if read.is_pending() {
+            self.poll_pulse(cx)?;
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Lane {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.connection).poll_write(cx, buf);
+        if written.is_pending() {
+            self.poll_pulse(cx)?;
+        }
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.connection).poll_write_vectored(cx, bufs);
+        if written.is_pending() {
+            self.poll_pulse(cx)?;
+        }
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.connection.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.connection).poll_flush(cx);
+        if flushed.is_pending() {
+            self.poll_pulse(cx)?;
+        }
+        flushed
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_shutdown(cx)
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut *self {
             Connection::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
             Connection::Tcp(tcp) => Pin::new(tcp).poll_read(cx, buf),
         }
     }
 }
 
-impl AsyncWrite for Lane {
+impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.connection {
+        match &mut *self {
             Connection::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
             Connection::Tcp(tcp) => Pin::new(tcp).poll_write(cx, buf),
         }
@@ -176,28 +267,28 @@ impl AsyncWrite for Lane {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.connection {
+        match &mut *self {
             Connection::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bufs),
             Connection::Tcp(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.connection {
+        match self {
             Connection::Tls(tls) => tls.is_write_vectored(),
             Connection::Tcp(tcp) => tcp.is_write_vectored(),
         }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.connection {
+        match &mut *self {
             Connection::Tls(tls) => Pin::new(tls).poll_flush(cx),
             Connection::Tcp(tcp) => Pin::new(tcp).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.connection {
+        match &mut *self {
             Connection::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
             Connection::Tcp(tcp) => Pin::new(tcp).poll_shutdown(cx),
         }

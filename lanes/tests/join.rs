@@ -308,3 +308,60 @@ async fn on_plain_tcp_too_a_wrong_secret_session_or_lane_is_refused() {
     assert!(matches!(error, Error::NotAdmitted { .. }), "{error}");
     assert!(server.await.unwrap().is_err());
 }
+
+/// Both ends of a joined lane: the sender's and the receiver's.
+async fn joined(transport: Transport) -> (Lane, Lane) {
+    let mut p = pair();
+    (p.dialer.transport, p.book.pass.transport) = (transport, transport);
+    let server = accept_one(p.keeper, p.book, p.listener);
+    let ours = p.dialer.join(LaneId(1), p.at).await.unwrap();
+    (ours, server.await.unwrap().unwrap().1)
+}
+
+const SOON: Duration = Duration::from_millis(200);
+
+/// A receiver that takes nothing for many times as long as silence may last, and beats.
+#[tokio::test]
+async fn a_lane_that_beats_is_alive_however_long_it_takes_nothing() {
+    for transport in [Transport::Tls, Transport::Tcp] {
+        let (mut ours, mut theirs) = joined(transport).await;
+        ours.listen(SOON);
+        theirs.beat(SOON);
+        let payload = vec![7u8; 64 << 20];
+        let want = payload.len();
+        let sending = tokio::spawn(async move {
+            ours.send(&mut [IoSlice::new(&payload)]).await.unwrap();
+            ours.meanwhile(tokio::time::sleep(SOON * 5)).await.unwrap();
+            ours
+        });
+        theirs.meanwhile(tokio::time::sleep(SOON * 5)).await.unwrap();
+        let mut got = vec![0; want];
+        theirs.receive(&mut got).await.unwrap();
+        assert!(got.iter().all(|byte| *byte == 7));
+        let mut end = [0];
+        let mut ours = tokio::select! {
+            ours = sending => ours.unwrap(),
+            ended = theirs.receive(&mut end) => panic!("{ended:?}"),
+        };
+        drop(theirs);
+        let ended = ours.meanwhile(std::future::pending::<()>()).await;
+        assert!(matches!(ended, Err(Error::Closed | Error::Io(_))), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lane_without_beats_is_dead_while_it_sends_and_while_it_waits() {
+    for transport in [Transport::Tls, Transport::Tcp] {
+        let (mut ours, theirs) = joined(transport).await;
+        ours.listen(SOON);
+        let silent = ours.meanwhile(std::future::pending::<()>()).await.unwrap_err();
+        assert!(silent.is_silence(), "{silent}");
+        assert!(silent.to_string().contains("nothing heard for"), "{silent}");
+        let (mut ours, _others) = joined(transport).await;
+        ours.listen(SOON);
+        // More than any socket holds.
+        let silent = ours.send(&mut [IoSlice::new(&vec![0; 64 << 20])]).await.unwrap_err();
+        assert!(silent.is_silence(), "{silent}");
+        drop(theirs);
+    }
+}

@@ -30,8 +30,11 @@ pub struct LaneId(pub u32);
 
 /// The control connection's id.
 pub const CONTROL: LaneId = LaneId(0);
-/// Most data lanes in one session.
+/// Most data lanes in one session at a time.
 pub const LANES_MAX: u32 = 256;
+/// Most data lanes in one session one after the other: a lane that breaks is replaced by one with a
+/// new id. A receiver remembers each in some 200 bytes.
+pub const LANE_IDS_MAX: u32 = 16_384;
 
 /// Ends a job: the exit code that both ends give, and one sentence.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, Error)]
@@ -87,10 +90,12 @@ pub struct Bootstrap {
     pub direct: bool,
     /// Memory for buffers, bytes; 0: default.
     pub memory: u64,
-    /// A peer silent for so long is dead, milliseconds.
+    /// A connection silent for so long is dead, milliseconds.
     pub dead_after_ms: u32,
     /// Let everything else on the receiver's host come first.
     pub nice: bool,
+    /// A sender that is not heard at all may come back for so long, milliseconds.
+    pub patience_ms: u32,
 }
 
 /// The receiver's answer on its stdout.
@@ -127,7 +132,7 @@ pub enum ToReceiver {
     Done,
     /// The sender gives up.
     Abort(Failure),
-    /// Still here.
+    /// Still here. Also the first word on a control connection that takes the place of another.
     Heartbeat,
     /// Asks for the hashes of what is there since an earlier attempt, or of an older copy: the next
     /// [`ANSWERS`] messages full.
@@ -137,6 +142,8 @@ pub enum ToReceiver {
         /// The first granule of interest; of an older copy, the first chunk.
         from: u64,
     },
+    /// This lane is broken, or never came to be: drain it and say how far it came (`LaneClosed`).
+    LaneLost(LaneId),
 }
 
 /// A job.
@@ -148,7 +155,7 @@ pub struct Open {
     pub epoch: u32,
     /// Chunk size, bytes.
     pub chunk: u32,
-    /// Data lanes that will join.
+    /// Data lanes that will be there at a time.
     pub lanes: u32,
     /// Destination as typed by the user; a folder when `images` has several.
     pub path: String,
@@ -476,6 +483,7 @@ mod tests {
             memory: 300,
             dead_after_ms: 30_000,
             nice: true,
+            patience_ms: 120_000,
         };
         let got = [
             hex(&round_trip(bootstrap)),
@@ -505,6 +513,7 @@ mod tests {
                 runs: vec![data, zero],
                 next: Some(512),
             })),
+            hex(&round_trip(ToReceiver::LaneLost(LaneId(300)))),
         ];
         assert_eq!(got.join("\n"), include_str!("../tests/golden/control.hex").trim());
     }

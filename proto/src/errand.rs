@@ -63,10 +63,12 @@ pub struct Errand {
     pub dry_run: bool,
     /// As in [`Open`](crate::control::Open).
     pub chown: Option<Owner>,
-    /// A peer silent for so long is dead, milliseconds.
+    /// A connection silent for so long is dead, milliseconds.
     pub dead_after_ms: u32,
     /// Let everything else on the sender's host come first.
     pub nice: bool,
+    /// A peer that is not heard at all may come back for so long, milliseconds.
+    pub patience_ms: u32,
     /// SHA-256 of the receiver's one-time public key.
     pub fingerprint: [u8; 32],
     /// The session secret.
@@ -145,6 +147,18 @@ pub enum News {
     Done(Box<Summary>),
     /// The sender gives up.
     Failed(Failure),
+    /// A connection broke and is being made again.
+    Lost {
+        /// 0: control; else which of the data connections.
+        connection: u32,
+        /// How it broke.
+        reason: String,
+    },
+    /// It is there again.
+    Restored {
+        /// As above.
+        connection: u32,
+    },
 }
 
 /// A finished job.
@@ -216,6 +230,7 @@ mod tests {
             chown: Some("qemu:36".parse().expect("an owner")),
             dead_after_ms: 30_000,
             nice: true,
+            patience_ms: 120_000,
             fingerprint: [1; 32],
             secret: Secret([2; 32]),
             session: SessionId([3; 16]),
@@ -267,6 +282,8 @@ mod tests {
             hex(&round_trip(News::Committed { name: "a".into(), path: "/c/a".into(), notices, theirs })),
             hex(&round_trip(News::Done(Box::new(done)))),
             hex(&round_trip(News::Failed(Failure::new(3, "no")))),
+            hex(&round_trip(News::Lost { connection: 2, reason: "r".into() })),
+            hex(&round_trip(News::Restored { connection: 2 })),
         ];
         assert_eq!(got.join("\n"), include_str!("../tests/golden/errand.hex").trim());
     }

@@ -20,10 +20,26 @@
 //!   Done                                    →  remove the ledgers
 //!                                           ←  Done
 //! ```
+//! A lane that breaks (here the sender notices; when the receiver does, the first line is not said):
+//! ```text
+//!   LaneLost(3)                             →  drop lane 3, let its writes end
+//!                                           ←  LaneClosed(3, written, durable)
+//!   lane N+1: Hello, join, then the frames above `written` again, on whichever lane is free
+//! ```
+//! A control connection that breaks; data lanes go on meanwhile:
+//! ```text
+//!   control connection: Hello, join lane 0  ↔  (the old one stays in use until the next line)
+//!   Heartbeat, LaneLost …, Finish …         →  all that was not answered
+//!                                           ←  Ack, LaneClosed … of all lanes, Committed …
+//! ```
+//! So every message may be said twice, and means the same the second time. On data lanes the receiver
+//! writes a byte now and then, which only says that the lane is alive.
+//!
 //! In a pull the receiver starts the sender, see [`errand`].
 //!
-//! Heartbeats run both ways on the control connection all the time; a peer silent for longer than
-//! the agreed time is dead. Either side may say why it ends (`Abort`, `Fail`): the first reason is
+//! Heartbeats run both ways on the control connection all the time, and from the receiver to the sender
+//! on data lanes; a connection silent for longer than the agreed time is dead. A peer without any
+//! connection may come back for as long as the patience that was agreed. Either side may say why it ends (`Abort`, `Fail`): the first reason is
 //! the one that both ends print.
 //!
 //! Rooms: [`geometry`] fixed sizes, [`version`] hello, [`join`] proof of belonging, [`seal`]

@@ -12,6 +12,12 @@
 //! | committing | `Finish` | nothing for that image |
 //! | done | every image committed | `Done` |
 //!
+//! | a lane is | sender | receiver |
+//! |---|---|---|
+//! | open | from `open_lane`, before it joins | from its join |
+//! | lost | from `lose_lane`: nothing is sent on it any more | from `LaneLost` or when it broke: its writes still end |
+//! | closed | from `LaneClosed`: its unwritten units are given back | when its writes have ended |
+//!
 //! Invariants: a unit has one writer; a lane id is used once; nothing is durable that was not
 //! written before the flush that covers it began; an image is finished only when every chunk of
 //! it was told exactly once.
@@ -37,8 +43,10 @@ pub struct Unit {
     pub chunk: u64,
     /// Chunks: 1 for data, any number for zeros.
     pub count: u64,
-    /// Payload bytes; 0 for zeros.
+    /// Payload bytes; 0 for zeros, and for what is kept.
     pub bytes: u32,
+    /// The destination has it already.
+    pub kept: bool,
 }
 
 impl Unit {

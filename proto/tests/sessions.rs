@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::*;
-use proto::control::LaneId;
+use proto::control::{LANE_IDS_MAX, LaneId, ToReceiver, ToSender};
 use proto::digest::ImageDigest;
 use proto::extents::BlockMap;
 use proto::frame::{Body, Header};
@@ -34,11 +34,29 @@ fn leaf_of(unit: Unit) -> [u8; 32] {
 
 /// One image: chunks of data, with a run of zeros in the middle.
 fn units(image: u32, chunks: u64) -> Vec<Unit> {
-    let data = |chunk| Unit { image, chunk, count: 1, bytes: CHUNK.bytes() };
+    let data = |chunk| Unit { image, chunk, count: 1, bytes: CHUNK.bytes(), kept: false };
     let mut all: Vec<Unit> = (0..chunks / 3).map(data).collect();
-    all.push(Unit { image, chunk: chunks / 3, count: chunks / 3, bytes: 0 });
+    all.push(Unit { image, chunk: chunks / 3, count: chunks / 3, bytes: 0, kept: false });
     all.extend((chunks / 3 * 2..chunks).map(data));
     all
+}
+
+/// A new control connection: both sides say all that may have been lost.
+fn reconnect(sender: &mut SenderSession, receiver: &mut ReceiverSession, queue: &mut VecDeque<Unit>) {
+    for word in sender.unanswered() {
+        let ToReceiver::LaneLost(id) = word else { panic!("{word:?}") };
+        receiver.close_lane(id).unwrap();
+    }
+    for _ in 0..2 {
+        for word in receiver.standing() {
+            match word {
+                ToSender::Ack { lanes } => lanes.into_iter().for_each(|a| sender.acknowledge(a).unwrap()),
+                ToSender::LaneClosed(ack) => queue.extend(sender.close_lane(ack).unwrap()),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(sender.unanswered().is_empty());
 }
 
 proptest! {
@@ -48,7 +66,7 @@ proptest! {
     /// agree on the digest, and nothing is durable before a flush that began after its write.
     #[test]
     fn every_schedule_ends_with_equal_digests(
-        steps in proptest::collection::vec((0u8..10, any::<u16>()), 1..400),
+        steps in proptest::collection::vec((0u8..14, any::<u16>()), 1..400),
     ) {
         let sizes = [30u64 << 20, 12 << 20];
         let mut sender = SenderSession::new(1, sizes.len());
@@ -105,6 +123,27 @@ proptest! {
                     queue.extend(sender.close_lane(ack).unwrap());
                     open(&mut sender, &mut receiver, &mut lanes);
                 },
+                10 => {
+                    // The sender notices first, and what it says may be lost.
+                    sender.lose_lane(id);
+                    let unit = Unit { image: 0, chunk: 0, count: 1, bytes: 1, kept: false };
+                    prop_assert!(sender.assign(id, unit).is_err(), "nothing goes on a lost lane");
+                    lanes.remove(&id);
+                    open(&mut sender, &mut receiver, &mut lanes);
+                },
+                11 => {
+                    // The receiver notices, and what it says is lost.
+                    lanes.remove(&id);
+                    receiver.close_lane(id).unwrap();
+                    open(&mut sender, &mut receiver, &mut lanes);
+                },
+                12 => {
+                    // A join that fails before the receiver hears of it.
+                    let never = sender.open_lane();
+                    sender.lose_lane(never);
+                    prop_assert!(!sender.is_closed(never));
+                },
+                13 => reconnect(&mut sender, &mut receiver, &mut queue),
                 _ => {
                     // An ack said again after a reconnect changes nothing.
                     if let Some(f) = flush.take() { receiver.end_flush(&f); }
@@ -117,23 +156,44 @@ proptest! {
             let t = sender.totals();
             prop_assert!(t.durable <= t.written && t.written <= t.sent && t.resent <= t.sent);
         }
-        // Acks lost above are said again on the next move: end the lanes.
-        let ids: Vec<LaneId> = lanes.keys().copied().collect();
-        for id in ids {
-            for h in lanes.remove(&id).unwrap() { receiver.written(id, &h); }
+        // What was lost with control connections is said once more, and everything is brought over.
+        loop {
+            reconnect(&mut sender, &mut receiver, &mut queue);
+            let (id, pending) = lanes.iter_mut().next().unwrap();
+            while let Some(unit) = queue.pop_front() {
+                let seq = sender.assign(*id, unit).unwrap();
+                let h = header(&sender, seq, unit);
+                // What the lane before had written behind a gap comes twice, and is dropped.
+                if let Disposition::Write(got) = receiver.frame(*id, &h).unwrap() {
+                    prop_assert_eq!(got, unit);
+                    pending.push(h);
+                }
+            }
+            for (id, pending) in &mut lanes {
+                for h in pending.drain(..) { receiver.written(*id, &h); }
+            }
+            for ack in receiver.take_acks() { sender.acknowledge(ack).unwrap(); }
+            if sender.all_written() { break; }
+        }
+        for id in lanes.into_keys() {
             let ack = receiver.close_lane(id).unwrap();
             prop_assert!(sender.close_lane(ack).unwrap().is_empty());
         }
-        prop_assert!(queue.is_empty());
+        prop_assert_eq!(receiver.open_lanes(), 0);
         let f = receiver.begin_flush();
         receiver.end_flush(&f);
         for ack in receiver.take_acks() { sender.acknowledge(ack).unwrap(); }
         prop_assert_eq!(sender.take_finished(), vec![0, 1]);
         prop_assert_eq!(sender.totals().sent - sender.totals().resent, sender.totals().written);
         for (image, digest) in (0u32..).zip(digests) {
-            prop_assert_eq!(receiver.finish(image).unwrap(), digest.finish().unwrap().tree);
+            let tree = digest.finish().unwrap().tree;
+            prop_assert_eq!(receiver.finish(image).unwrap(), tree);
             prop_assert!(receiver.finish(image).is_err(), "finished twice");
-            sender.committed(image).unwrap();
+            let finish = sender.announce(image, tree);
+            prop_assert_eq!(sender.unanswered(), vec![finish]);
+            prop_assert_eq!(sender.committed(image), Ok(true));
+            prop_assert_eq!(sender.committed(image), Ok(false), "said twice, it is no news");
+            prop_assert!(sender.unanswered().is_empty());
         }
         prop_assert!(sender.is_done());
     }
@@ -150,8 +210,8 @@ fn pair() -> (SenderSession, ReceiverSession, LaneId) {
 #[test]
 fn hostile_frames_are_refused() {
     let (sender, mut receiver, id) = pair();
-    let data = |chunk, bytes| Unit { image: 0, chunk, count: 1, bytes };
-    let zero = |chunk, count| Unit { image: 0, chunk, count, bytes: 0 };
+    let data = |chunk, bytes| Unit { image: 0, chunk, count: 1, bytes, kept: false };
+    let zero = |chunk, count| Unit { image: 0, chunk, count, bytes: 0, kept: false };
     let outside = Err(Violation::OutsideImage { image: 0 });
     // Past the end, tail too long, overflowing run, run past the end.
     for (seq, unit) in
@@ -169,11 +229,27 @@ fn hostile_frames_are_refused() {
 }
 
 #[test]
+fn a_lane_that_never_joined_is_used_up_and_ids_are_bounded() {
+    let (mut sender, mut receiver, id) = pair();
+    let never = sender.open_lane();
+    let ack = receiver.close_lane(never).unwrap();
+    assert_eq!((ack.written, ack.durable), (0, 0));
+    assert!(receiver.open_lane(never).is_err(), "it comes too late");
+    assert!(sender.close_lane(ack).unwrap().is_empty());
+    assert!(sender.is_closed(never) && !sender.is_closed(id));
+    assert_eq!((receiver.open_lanes(), receiver.is_open(id), receiver.is_open(never)), (1, true, false));
+    assert!(receiver.open_lane(LaneId(LANE_IDS_MAX)).is_ok());
+    assert!(receiver.open_lane(LaneId(LANE_IDS_MAX + 1)).is_err());
+    assert!(receiver.close_lane(LaneId(LANE_IDS_MAX + 1)).is_err());
+    assert!(receiver.close_lane(LaneId(0)).is_err());
+}
+
+#[test]
 fn one_writer_per_chunk_and_late_frames_are_dropped() {
     let (mut sender, mut receiver, a) = pair();
     let b = sender.open_lane();
     receiver.open_lane(b).unwrap();
-    let unit = Unit { image: 0, chunk: 1, count: 1, bytes: 4096 };
+    let unit = Unit { image: 0, chunk: 1, count: 1, bytes: 4096, kept: false };
     let first = header(&sender, 0, unit);
     assert_eq!(receiver.frame(a, &first), Ok(Disposition::Write(unit)));
     assert_eq!(receiver.frame(b, &first), Ok(Disposition::Drop), "while the other writes it");
@@ -187,7 +263,7 @@ fn one_writer_per_chunk_and_late_frames_are_dropped() {
 #[test]
 fn a_flush_covers_only_what_was_written_before_it_began() {
     let (mut sender, mut receiver, id) = pair();
-    let unit = |chunk| Unit { image: 0, chunk, count: 1, bytes: 4096 };
+    let unit = |chunk| Unit { image: 0, chunk, count: 1, bytes: 4096, kept: false };
     for chunk in 0..2 {
         sender.plan(0);
         let seq = sender.assign(id, unit(chunk)).unwrap();

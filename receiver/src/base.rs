@@ -80,15 +80,16 @@ impl Base {
     /// What the disk says; a sender that asks for what was not told yet.
     pub(crate) async fn tell(&self, from: u64, say: &mpsc::UnboundedSender<ToSender>) -> Result<(), Failure> {
         let mut told = self.survey.lock().await;
-        // Asked again: the answers of before were lost on the way.
-        for (_, answer) in told.last.iter().filter(|(at, _)| *at >= from) {
-            let _ = say.send(answer.clone());
-        }
-        if told.next != Some(from) {
+        // Asked again: answers of before were lost on the way.
+        told.last.retain(|(at, _)| *at >= from);
+        let first = told.last.front().map(|(at, _)| *at).or(told.next);
+        if first != Some(from) {
             return Ok(());
         }
-        told.last.clear();
-        for _ in 0..ANSWERS {
+        for (_, answer) in &told.last {
+            let _ = say.send(answer.clone());
+        }
+        for _ in told.last.len()..ANSWERS as usize {
             let Some(from) = told.next else { break };
             let (pieces, next) = told.some(from).await?;
             self.undecided().add(&pieces);

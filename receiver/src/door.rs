@@ -40,6 +40,7 @@ pub(crate) struct Sessions {
 #[derive(Debug)]
 struct Seat {
     pass: Pass,
+    /// Once there is a job, its sender may connect again.
     control_taken: bool,
     /// What data lanes join; before there is a job, none may.
     job: Option<Arc<Receiving>>,
@@ -94,7 +95,8 @@ impl Guests for Sessions {
         let mut seats = self.seats();
         let Some(seat) = seats.get_mut(&request.session) else { return false };
         match (request.lane, &seat.job) {
-            (CONTROL, _) => !std::mem::replace(&mut seat.control_taken, true),
+            (CONTROL, None) => !std::mem::replace(&mut seat.control_taken, true),
+            (CONTROL, Some(job)) => request.epoch == job.epoch,
             (id, Some(job)) => job.welcomes(id, request.epoch),
             (_, None) => false,
         }
@@ -160,7 +162,7 @@ async fn admit(
     sessions: &Sessions,
     spoke: &AtomicBool,
 ) -> Result<Visitor, Error> {
-    let silent = Error::NoAnswer { peer: from, seconds: SILENCE.as_secs() };
+    let silent = Error::NoAnswer { peer: from, seconds: SILENCE.as_secs(), connected: true };
     match timeout(SILENCE, socket.peek(&mut [0])).await {
         Err(_) => return Err(silent),
         Ok(Ok(0)) => return Err(Error::Closed),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::control::Failure;
+use proto::control::{Failure, ToSender};
 use tokio::time::timeout;
 
 use crate::flush;
@@ -25,8 +25,33 @@ pub(crate) enum Goodbye {
     Missing,
 }
 
+/// The images that are in place.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    /// Per image, the tree digest of one that is.
+    trees: Vec<Option<[u8; 32]>>,
+    /// What was said of them.
+    pub(crate) words: Vec<ToSender>,
+}
+
+impl Placed {
+    /// Of so many images none.
+    pub(crate) fn none(images: usize) -> Placed {
+        Placed { trees: vec![None; images], words: Vec::new() }
+    }
+
+    pub(crate) fn add(&mut self, image: u32, tree: [u8; 32], word: ToSender) {
+        self.trees[image as usize] = Some(tree);
+        self.words.push(word);
+    }
+
+    pub(crate) fn all(&self) -> bool {
+        self.trees.iter().all(Option::is_some)
+    }
+}
+
 /// Every image is in place.
-pub(crate) async fn done(job: &Arc<Receiving>, committed: &[Option<[u8; 32]>], goodbye: Goodbye) {
+pub(crate) async fn done(job: &Arc<Receiving>, placed: &Placed, goodbye: Goodbye) {
     match goodbye {
         Goodbye::Said => {
             let parts = job.parts.clone();
@@ -36,22 +61,18 @@ pub(crate) async fn done(job: &Arc<Receiving>, committed: &[Option<[u8; 32]>], g
             };
             let _ = blocking(clear).await;
         }
-        Goodbye::Missing => seal(job, committed).await,
+        Goodbye::Missing => seal(job, placed).await,
     }
 }
 
 /// The job failed: keeps what is durable, and says so.
-pub(crate) async fn unfinished(
-    job: &Arc<Receiving>,
-    committed: &[Option<[u8; 32]>],
-    mut failure: Failure,
-) -> Failure {
-    seal(job, committed).await;
+pub(crate) async fn unfinished(job: &Arc<Receiving>, placed: &Placed, mut failure: Failure) -> Failure {
+    seal(job, placed).await;
     if failure.exit != WRONG {
         // Without it there is still what the flushes before made durable.
         let _ = timeout(LAST_FLUSH, flush::flush(job, None)).await;
     }
-    let open = job.parts.iter().zip(committed).filter(|(_, committed)| committed.is_none());
+    let open = job.parts.iter().zip(&placed.trees).filter(|(_, tree)| tree.is_none());
     let (mut kept, mut in_place) = (Vec::new(), Vec::new());
     for (part, _) in open {
         if part.is_changed_in_place() {
@@ -76,9 +97,9 @@ pub(crate) async fn unfinished(
 
 /// Notes of the images that are in place that they are: the same command shall not find them in its
 /// way. As far as possible; they are in place in any case.
-async fn seal(job: &Arc<Receiving>, committed: &[Option<[u8; 32]>]) {
+pub(crate) async fn seal(job: &Arc<Receiving>, placed: &Placed) {
     let placed: Vec<(Arc<Part>, [u8; 32])> =
-        job.parts.iter().zip(committed).filter_map(|(p, tree)| Some((p.clone(), (*tree)?))).collect();
+        job.parts.iter().zip(&placed.trees).filter_map(|(p, tree)| Some((p.clone(), (*tree)?))).collect();
     let work = move || {
         for (part, tree) in placed {
             if let Some(logbook) = &part.logbook {

@@ -1,25 +1,29 @@
 //! One job: control connection, lanes, commits.
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use blockio::{Engine, EngineChoice, Pool};
+use lanes::Error;
 use lanes::listen::{Doorkeeper, Pass};
-use lanes::{Error, Lane, message};
-use proto::control::{ANSWERS, Accept, Earlier, Failure, LaneId, Open, SessionId, ToReceiver, ToSender};
+use proto::control::{
+    ANSWERS, Accept, CONTROL, Earlier, Failure, LANES_MAX, LaneId, Open, SessionId, ToReceiver, ToSender,
+};
 use proto::extents::RunSet;
 use proto::frame::Header;
 use proto::geometry::ChunkSize;
 use proto::session::ReceiverSession;
-use tokio::io::ReadHalf;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval, sleep, timeout};
+use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
 
 use crate::base::Base;
+use crate::conversation::{Conversation, Heard};
 use crate::door::{self, Joined, Sessions};
+use crate::ending::{self, Placed};
 use crate::flush::{self, Window};
 use crate::ground::Ground;
 use crate::lane::{self, LaneEnd};
@@ -29,11 +33,11 @@ use crate::peer::Peer;
 use crate::quota::Lease;
 use crate::readback::{self, Expected};
 use crate::terms::Asked;
-use crate::{ending, prepare, resume};
+use crate::{prepare, resume};
 
 /// The sender has so long to say goodbye at the end: it only has to hear ours.
 const GOODBYE: Duration = Duration::from_secs(5);
-/// The sender has so long to connect after the bootstrap.
+/// The sender has so long to connect after the bootstrap, and to hear why the job failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The same when this end was told to end, and whoever did that waits.
 const HURRY: Duration = Duration::from_secs(4);
@@ -61,8 +65,10 @@ pub struct Config {
     pub direct: bool,
     /// Bytes of buffers; `None`: what lanes and write depth need.
     pub memory: Option<u64>,
-    /// A sender silent for so long is dead.
+    /// A connection silent for so long is dead.
     pub dead_after: Duration,
+    /// A sender that is not heard may come back for so long.
+    pub patience: Duration,
     /// Set when this side asked for the job.
     pub asked: Option<Asked>,
 }
@@ -77,6 +83,7 @@ pub(crate) struct Setting {
     pub(crate) dead_after: Duration,
     /// What the user should know anyway, a sentence each.
     pub(crate) notices: Vec<String>,
+    pub(crate) patience: Duration,
     /// What a service gives; `None`: all that this process may.
     pub(crate) allowance: Option<Allowance>,
     /// Set when this side asked for the job.
@@ -132,7 +139,8 @@ pub(crate) struct Receiving {
 impl Receiving {
     /// Whether a data lane may join; it then has.
     pub(crate) fn welcomes(&self, id: LaneId, epoch: u32) -> bool {
-        epoch == self.epoch && id.0 <= self.lanes && self.session().open_lane(id).is_ok()
+        let mut session = self.session();
+        epoch == self.epoch && session.open_lanes() < self.lanes as usize && session.open_lane(id).is_ok()
     }
 
     pub(crate) fn session(&self) -> MutexGuard<'_, ReceiverSession> {
@@ -181,6 +189,7 @@ pub async fn run(config: Config, stop: impl Future<Output = Failure>) -> Result<
         memory: config.memory,
         dead_after: config.dead_after,
         notices: vec![],
+        patience: config.patience,
         allowance: None,
         asked: config.asked,
     };
@@ -209,49 +218,34 @@ pub(crate) async fn session(
         failure = &mut stop => return Err(failure),
     };
     let dead_after = setting.dead_after;
-    let (from, to) = tokio::io::split(control);
-    let (say, queue) = mpsc::unbounded_channel();
-    let speaker = tokio::spawn(message::speak(to, dead_after, queue, ToSender::Heartbeat));
-    let (hear, mut heard) = mpsc::channel(16);
-    let ear = tokio::spawn(listen(from, dead_after, hear));
-    let work = serve(setting, sessions, &mut joined, &say, &mut heard, watch, &mut stop);
-    let result = work.await;
-    if let Err(failure) = &result {
-        let _ = say.send(ToSender::Fail(failure.clone()));
-    }
-    drop(say);
+    let mut conversation = Conversation::new(control, dead_after);
+    let result = serve(setting, sessions, &mut joined, &mut conversation, watch, &mut stop).await;
+    let last = result.as_ref().err().map(|failure| ToSender::Fail(failure.clone()));
     let patience = if matches!(&result, Err(failure) if failure.exit == 6) { HURRY } else { PATIENCE };
-    let _ = timeout(dead_after.min(patience), speaker).await;
-    // The sender closes first, so that its last word is not lost to a reset.
-    let _ = timeout(patience.min(GOODBYE), async { while heard.recv().await.is_some() {} }).await;
-    ear.abort();
+    conversation.end(last, &mut joined, dead_after.min(patience), patience.min(GOODBYE)).await;
     result
 }
-
-type Say = mpsc::UnboundedSender<ToSender>;
-pub(crate) type Heard = mpsc::Receiver<Result<ToReceiver, Error>>;
 
 async fn serve(
     mut setting: Setting,
     sessions: &Sessions,
     joined: &mut Joined,
-    say: &Say,
-    heard: &mut Heard,
+    conversation: &mut Conversation,
     watch: &dyn Watch,
     mut stop: impl Future<Output = Failure> + Unpin,
 ) -> Result<(), Failure> {
     let sender = Peer::new(setting.asked.as_ref());
     let first = tokio::select! {
-        first = heard.recv() => first,
+        first = conversation.hear() => first,
         failure = &mut stop => return Err(failure),
     };
     let mut open = match first {
-        Some(Ok(ToReceiver::Open(open))) => open,
-        Some(Ok(ToReceiver::Abort(failure))) => return Err(sender.says(failure)),
-        Some(Err(e)) => return Err(sender.gone(&e)),
+        Heard::Said(ToReceiver::Open(open)) => open,
+        Heard::Said(ToReceiver::Abort(failure)) => return Err(sender.says(failure)),
+        Heard::Lost => return Err(sender.gone(conversation.absence().unwrap_or(&Error::Closed))),
         _ => return Err(Failure::new(1, "the sender did not open a job")),
     };
-    let session = setting.session;
+    let (session, times) = (setting.session, (setting.dead_after, setting.patience));
     let mut notices = std::mem::take(&mut setting.notices);
     let prepared = tokio::task::spawn_blocking(move || {
         let job = prepare::prepare(&mut open, &mut setting)?;
@@ -268,117 +262,169 @@ async fn serve(
     let engine = job.engine.kind().as_str().to_owned();
     let in_place = job.parts.iter().find_map(|part| part.in_place());
     let earlier = job.earlier.clone();
-    let _ = say.send(ToSender::Accept(Accept { engine, notices, earlier, in_place }));
+    conversation.say(ToSender::Accept(Accept { engine, notices, earlier, in_place }));
     if open.dry_run {
         return Ok(());
     }
-    let mut committed: Vec<Option<[u8; 32]>> = vec![None; job.parts.len()];
+    let mut placed = Placed::none(job.parts.len());
     for (image, earlier) in (0u32..).zip(&job.earlier) {
         if let Earlier::Complete { tree } = earlier {
             let part = &job.parts[image as usize];
-            committed[image as usize] = Some(*tree);
             let (path, notices) = (part.path().display().to_string(), part.take_notices());
-            let _ = say.send(ToSender::Committed { image, tree: *tree, path, notices });
+            placed.add(image, *tree, ToSender::Committed { image, tree: *tree, path, notices });
         }
     }
+    placed.words.iter().for_each(|word| conversation.say(word.clone()));
     let result = tokio::select! {
-        result = receive(&job, &sender, joined, say, heard, watch, &mut committed) => result,
+        result = receive(&job, &sender, joined, conversation, times, watch, &mut placed) => result,
         failure = stop => Err(failure),
     };
     match result {
-        Ok(heard) => {
-            ending::done(&job, &committed, heard).await;
-            let _ = say.send(ToSender::Done);
+        Ok(goodbye) => {
+            ending::done(&job, &placed, goodbye).await;
+            conversation.say(ToSender::Done);
             Ok(())
         }
-        Err(failure) => Err(ending::unfinished(&job, &committed, failure).await),
+        Err(failure) => Err(ending::unfinished(&job, &placed, failure).await),
     }
 }
 
-/// The main loop: returns when the sender says that it is done.
+/// The main loop: returns when the sender says that it is done. `times`: after which silence a
+/// connection is dead, and for how long a sender that is not heard may come back. `placed`: the
+/// images that are in place.
 async fn receive(
     job: &Arc<Receiving>,
     sender: &Peer,
-    joined: &mut mpsc::Receiver<(LaneId, Lane)>,
-    say: &Say,
-    heard: &mut Heard,
+    joined: &mut Joined,
+    conversation: &mut Conversation,
+    (dead_after, patience): (Duration, Duration),
     watch: &dyn Watch,
-    committed: &mut [Option<[u8; 32]>],
+    placed: &mut Placed,
 ) -> Result<ending::Goodbye, Failure> {
     let mut tasks: JoinSet<Task> = JoinSet::new();
     let flusher = job.clone();
     tasks.spawn(async move { Task::Flusher(flush::run(flusher).await) });
+    // Lanes whose tasks run, and how to tell one that its sender has lost it.
+    let mut lanes: BTreeMap<LaneId, Option<oneshot::Sender<()>>> = BTreeMap::new();
+    let mut finishing = vec![false; job.parts.len()];
+    // Answers; one that is lost is asked for again.
+    let (tell, mut told) = mpsc::unbounded_channel();
     let mut tick = interval(STAGES);
     let (mut held, mut hold) = (false, std::pin::pin!(sleep(ACK_EVERY)));
+    let broke = |e: &dyn std::fmt::Display| Failure::new(1, format!("the sender broke the protocol: {e}"));
     loop {
+        let deadline = conversation.deadline(lanes.len(), patience);
         tokio::select! {
             Some((id, lane)) = joined.recv() => {
-                let job = job.clone();
-                tasks.spawn(async move { Task::Lane(id, lane::run(id, lane, job).await) });
+                if id == CONTROL {
+                    conversation.join(lane);
+                } else if job.session().is_open(id) {
+                    let (stop, lost) = oneshot::channel();
+                    lanes.insert(id, Some(stop));
+                    let job = job.clone();
+                    tasks.spawn(async move { Task::Lane(id, lane::run(id, lane, job, dead_after, lost).await) });
+                }
             }
             Some(task) = tasks.join_next() => match task {
-                Ok(Task::Lane(id, Ok(()))) => {
-                    let closed = job.session().close_lane(id);
-                    if let Some(ack) = closed {
-                        let _ = say.send(ToSender::LaneClosed(ack));
-                    }
-                }
-                Ok(Task::Lane(id, Err(LaneEnd::Connection(e)))) => return Err(sender.better_reason(id, &e, heard).await),
                 Ok(Task::Lane(_, Err(LaneEnd::Job(failure))) | Task::Flusher(failure)) => return Err(failure),
+                Ok(Task::Lane(id, ended)) => {
+                    lanes.remove(&id);
+                    if let Err(LaneEnd::Connection(e)) = ended {
+                        conversation.ended(&e);
+                    }
+                    let closed = job.session().close_lane(id).map_err(|e| broke(&e))?;
+                    conversation.say(ToSender::LaneClosed(closed));
+                }
                 Ok(Task::Commit(image, done)) => {
                     let tree = done?;
                     let part = &job.parts[image as usize];
-                    committed[image as usize] = Some(tree);
-                    acknowledge(job, say);
+                    acknowledge(job, conversation);
                     watch.committed(part.path());
                     let path = part.path().display().to_string();
                     let notices = part.take_notices();
-                    let _ = say.send(ToSender::Stages(job.meter.stages()));
-                    let _ = say.send(ToSender::Committed { image, tree, path, notices });
+                    conversation.say(ToSender::Stages(job.meter.stages()));
+                    let done = ToSender::Committed { image, tree, path, notices };
+                    placed.add(image, tree, done.clone());
+                    conversation.say(done);
                 }
                 Ok(Task::Told(told)) => told?,
                 Err(e) => return Err(Failure::new(1, format!("a task broke down: {e}"))),
             },
-            message = heard.recv() => match message {
-                Some(Ok(ToReceiver::Finish { image, tree })) => {
-                    let ours = job.session().finish(image);
-                    let ours = ours.map_err(|e| Failure::new(1, format!("the sender broke the protocol: {e}")))?;
-                    let job = job.clone();
-                    tasks.spawn(async move { Task::Commit(image, commit(&job, image, ours, tree).await) });
+            Some(answer) = told.recv() => conversation.say(answer),
+            heard = conversation.hear() => {
+                let message = match heard {
+                    Heard::Said(message) => message,
+                    Heard::SaidAnew(message) => {
+                        job.session().standing().into_iter().for_each(|word| conversation.say(word));
+                        placed.words.iter().for_each(|word| conversation.say(word.clone()));
+                        message
+                    }
+                    Heard::Lost => match conversation.absence() {
+                        Some(e) if e.is_damage() => {
+                            return Err(Failure::new(4, format!("control connection: {e}")));
+                        }
+                        Some(Error::Message(e)) => return Err(broke(e)),
+                        _ => {
+                            // The same command may come before this job has given up.
+                            ending::seal(job, placed).await;
+                            continue;
+                        }
+                    },
+                };
+                match message {
+                    // Said once more after a new connection, it changes nothing.
+                    ToReceiver::Finish { image, .. } if finishing.get(image as usize) == Some(&true) => {}
+                    ToReceiver::Finish { image, tree } => {
+                        let ours = job.session().finish(image).map_err(|e| broke(&e))?;
+                        finishing[image as usize] = true;
+                        let job = job.clone();
+                        tasks.spawn(async move { Task::Commit(image, commit(&job, image, ours, tree).await) });
+                    }
+                    ToReceiver::LaneLost(id) => match lanes.get_mut(&id) {
+                        Some(stop) => drop(stop.take()),
+                        None => {
+                            let closed = job.session().close_lane(id).map_err(|e| broke(&e))?;
+                            conversation.say(ToSender::LaneClosed(closed));
+                        }
+                    },
+                    ToReceiver::Done if placed.all() => {
+                        return Ok(ending::Goodbye::Said);
+                    }
+                    ToReceiver::Abort(failure) => return Err(sender.says(failure)),
+                    ToReceiver::Heartbeat => {}
+                    ToReceiver::Ask { image, from } => {
+                        let (job, say) = (job.clone(), tell.clone());
+                        tasks.spawn(async move { Task::Told(answer(&job, image, from, &say).await) });
+                    }
+                    _ => return Err(broke(&"a message out of turn")),
                 }
-                Some(Ok(ToReceiver::Done)) if committed.iter().all(Option::is_some) => {
-                    return Ok(ending::Goodbye::Said);
-                }
-                Some(Ok(ToReceiver::Abort(failure))) => return Err(sender.says(failure)),
-                Some(Ok(ToReceiver::Heartbeat)) => {}
-                Some(Ok(ToReceiver::Ask { image, from })) => {
-                    let (job, say) = (job.clone(), say.clone());
-                    tasks.spawn(async move { Task::Told(answer(&job, image, from, &say).await) });
-                }
-                Some(Ok(_)) => return Err(Failure::new(1, "the sender broke the protocol: a message out of turn")),
-                Some(Err(Error::Closed)) if committed.iter().all(Option::is_some) => {
+            }
+            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                conversation.give_up();
+                // Everything is in place: only the goodbye is missing.
+                if placed.all() {
                     return Ok(ending::Goodbye::Missing);
                 }
-                Some(Err(e)) => return Err(sender.gone(&e)),
-                None => return Err(Failure::new(1, "the sender went away without a reason")),
-            },
+                let reason = conversation.absence().unwrap_or(&Error::Closed);
+                return Err(match conversation.is_gone(lanes.len()) {
+                    true => sender.gone(reason),
+                    false => sender.stays_away(reason, patience),
+                });
+            }
             () = job.acks.notified(), if !held => {
-                acknowledge(job, say);
+                acknowledge(job, conversation);
                 held = true;
                 hold.as_mut().reset(Instant::now() + ACK_EVERY);
             }
             () = &mut hold, if held => held = false,
-            _ = tick.tick() => {
-                let _ = say.send(ToSender::Stages(job.meter.stages()));
-            }
+            _ = tick.tick() => conversation.say(ToSender::Stages(job.meter.stages())),
         }
     }
 }
 
-fn acknowledge(job: &Receiving, say: &Say) {
-    let lanes = job.session().take_acks();
-    if !lanes.is_empty() {
-        let _ = say.send(ToSender::Ack { lanes });
+fn acknowledge(job: &Receiving, conversation: &Conversation) {
+    for lanes in job.session().take_acks().chunks(LANES_MAX as usize) {
+        conversation.say(ToSender::Ack { lanes: lanes.to_vec() });
     }
 }
 
@@ -405,7 +451,12 @@ async fn commit(
 }
 
 /// Tells what there is since an earlier attempt, or in an older copy.
-async fn answer(job: &Receiving, image: u32, mut from: u64, say: &Say) -> Result<(), Failure> {
+async fn answer(
+    job: &Receiving,
+    image: u32,
+    mut from: u64,
+    say: &mpsc::UnboundedSender<ToSender>,
+) -> Result<(), Failure> {
     if let Some(Some(base)) = job.bases.get(image as usize) {
         return base.tell(from, say).await;
     }
@@ -425,19 +476,4 @@ async fn answer(job: &Receiving, image: u32, mut from: u64, say: &Say) -> Result
         Ok(())
     })
     .await
-}
-
-/// Passes on what the sender says until it ends or falls silent.
-async fn listen(
-    mut from: ReadHalf<Lane>,
-    dead_after: Duration,
-    hear: mpsc::Sender<Result<ToReceiver, Error>>,
-) {
-    loop {
-        let message = message::receive_alive(&mut from, dead_after).await;
-        let ended = message.is_err();
-        if hear.send(message).await.is_err() || ended {
-            return;
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! One data lane: header, payload into an aligned buffer, verify, hand to the disk.
 
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use proto::extents::BlockMap;
 use proto::frame::{Body, HEADER_MAX, Header, header_len};
 use proto::leaves::{ChunkHasher, chunk_leaves};
 use proto::session::{Disposition, Unit};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::base;
@@ -24,14 +26,27 @@ const PUNCH_MIN: u32 = 32 << 10;
 /// core's cache (512 KiB and more), and BLAKE3 has enough to use all of its width.
 const HASH_STEP: usize = 128 << 10;
 
-/// Receives until the lane ends; returns when all its writes have drained.
+/// Receives until the lane ends, or its sender has lost it (`lost`); returns when all its writes have
+/// drained.
 ///
 /// # Errors
-/// What ends the whole job: bad data, a broken disk, a broken protocol. A connection that breaks
-/// is one as well, but whoever hears it may know a better reason.
-pub(crate) async fn run(id: LaneId, mut lane: Lane, job: Arc<Receiving>) -> Result<(), LaneEnd> {
+/// What ends the whole job: bad data, a broken disk, a broken protocol; or that the connection broke.
+pub(crate) async fn run(
+    id: LaneId,
+    mut lane: Lane,
+    job: Arc<Receiving>,
+    dead_after: Duration,
+    lost: oneshot::Receiver<()>,
+) -> Result<(), LaneEnd> {
     let mut writes: JoinSet<Result<(), Failure>> = JoinSet::new();
-    let mut result = receive(id, &mut lane, &job, &mut writes).await;
+    lane.beat(dead_after);
+    let mut result = tokio::select! {
+        result = receive(id, &mut lane, &job, &mut writes) => result,
+        _ = lost => Err(LaneEnd::Connection(Error::Closed)),
+    };
+    // Its sender sees at once that nothing more is taken. One that ended it waits for this until all is
+    // written.
+    let _ended = result.is_ok().then_some(lane);
     while let Some(done) = writes.join_next().await {
         if let Err(failure) = settled(done) {
             result = Err(LaneEnd::Job(failure));
@@ -56,7 +71,7 @@ pub(crate) enum LaneEnd {
 impl From<Error> for LaneEnd {
     fn from(e: Error) -> LaneEnd {
         match e {
-            Error::Forged { .. } => LaneEnd::Job(Failure::new(4, e.to_string())),
+            e if e.is_damage() => LaneEnd::Job(Failure::new(4, e.to_string())),
             e => LaneEnd::Connection(e),
         }
     }
@@ -80,15 +95,21 @@ async fn receive(
     let broken =
         |what: &dyn std::fmt::Display| Failure::new(1, format!("the sender broke the protocol: {what}"));
     loop {
-        // What has ended is let go of here: an image may have millions of chunks.
-        while let Some(done) = writes.try_join_next() {
-            settled(done)?;
-        }
         let waiting = Instant::now();
-        let mut buffer = job.pool.take().await;
+        let mut buffer = lane.meanwhile(job.pool.take()).await?;
         job.meter.buffer_wait.since(waiting);
         let waiting = Instant::now();
-        lane.receive_header(head).await?;
+        {
+            let mut arriving = pin!(lane.receive_header(head));
+            // Writes that have ended are let go of here, since an image may have millions of chunks; and
+            // one that failed is noticed though nothing more may come.
+            loop {
+                tokio::select! {
+                    arrived = &mut arriving => break arrived?,
+                    Some(done) = writes.join_next() => settled(done)?,
+                }
+            }
+        }
         let header = Header::decode(chunk, head).map_err(|e| broken(&e))?;
         let disposition = job.session().frame(id, &header).map_err(|e| broken(&e))?;
         let unit = match disposition {

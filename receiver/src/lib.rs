@@ -11,12 +11,13 @@
 //!
 //! Rooms: `target` where images go, `terms` what this side insists on, `peer` the sender in messages, `part` part files and their commit,
 //! `leftover` those of earlier attempts, `ledger` what of a copy is durable, `logbook` when that is noted, `resume` whether it is gone on with, `delta` copies that begin with an older one, `base` what that holds, `owner` whose copies are, `device` block devices, `lane` data lanes,
-//! `flush` durability, `prepare` from a wish to a job, `job` the control connection and all together, `ending` what stays of it;
+//! `flush` durability, `conversation` the control connections, `prepare` from a wish to a job, `job` all together, `ending` what stays of it;
 //! [`survey`] hashes what is there.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod base;
+mod conversation;
 mod delta;
 mod device;
 mod door;

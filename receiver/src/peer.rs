@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use lanes::Error;
-use proto::control::{Failure, LaneId, ToReceiver};
-use tokio::time::timeout;
+use proto::control::Failure;
 
-use crate::job::Heard;
 use crate::terms::Asked;
 
 /// How the sender's host is called, if anybody on this side is to know.
@@ -39,23 +37,18 @@ impl Peer {
         Failure::new(1, format!("the sender went away without a reason ({e}){next}"))
     }
 
-    /// A lane broke: the sender's own reason may be on its way.
-    pub(crate) async fn better_reason(&self, id: LaneId, e: &Error, heard: &mut Heard) -> Failure {
-        let wait = async {
-            while let Some(message) = heard.recv().await {
-                match message {
-                    Ok(ToReceiver::Abort(failure)) => return Some(self.says(failure)),
-                    Err(e) => return Some(self.gone(&e)),
-                    Ok(_) => {}
-                }
-            }
-            None
+    /// It was not heard again in time.
+    pub(crate) fn stays_away(&self, e: &Error, patience: Duration) -> Failure {
+        let who = self.0.as_deref().unwrap_or("the sender");
+        let what = if e.is_silence() {
+            format!("{who} fell silent")
+        } else {
+            format!("the connection to {who} was lost")
         };
-        match timeout(Duration::from_secs(2), wait).await {
-            Ok(Some(failure)) => failure,
-            _ => {
-                Failure::new(1, format!("data connection {} was lost: {e}; run the same command again", id.0))
-            }
-        }
+        let reason = format!(
+            "{what} ({e}) and it was not heard again within {} s: it is stopped or hangs, or the way to it is cut: run the same command again to go on",
+            patience.as_secs()
+        );
+        Failure::new(6, reason)
     }
 }

@@ -33,6 +33,9 @@ const GOODBYE: Duration = Duration::from_secs(10);
 const DEAD_AFTER_MS: std::ops::RangeInclusive<u32> = 3_000..=3_600_000;
 /// The answer to `--nice`.
 const KEEPS_PRIORITY: &str = "the service keeps its own priority, which Nice= and IOSchedulingClass= in its unit set: --nice is for the sending host alone";
+/// For how long it may choose to stay away: a day at most, during which its job keeps what it has of the
+/// limits.
+const PATIENCE_MAX_MS: u32 = 86_400_000;
 
 /// How a service is run.
 pub struct Service {
@@ -324,6 +327,9 @@ impl House {
         if !DEAD_AFTER_MS.contains(&request.dead_after_ms) {
             return Err(refused(format!("a peer timeout of {} ms is not possible", request.dead_after_ms)));
         }
+        if request.patience_ms > PATIENCE_MAX_MS {
+            return Err(refused(format!("a patience of {} ms is not possible", request.patience_ms)));
+        }
         let engine: EngineChoice = request.engine.parse().map_err(|e| refused(format!("{e}")))?;
         let lease: Lease = self.quota.job(key).map_err(refused)?;
         let ground = Ground::open(&self.root, rule)?;
@@ -336,6 +342,7 @@ impl House {
             dead_after: Duration::from_millis(u64::from(request.dead_after_ms)),
             // One process for all jobs: none of them lowers it for the others.
             notices: if request.nice { vec![KEEPS_PRIORITY.into()] } else { vec![] },
+            patience: Duration::from_millis(u64::from(request.patience_ms)),
             allowance: Some(Allowance { ground, lease }),
             asked: None,
         };

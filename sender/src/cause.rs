@@ -1,13 +1,16 @@
 //! Why a job ends early: of all that breaks at once, the one reason to show.
 
-use lanes::{Error, Lane};
-use proto::control::{Failure, LaneId};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use lanes::Error;
+use proto::control::Failure;
 use proto::digest::Digests;
-use tokio::task::{JoinError, JoinSet};
-use tokio::time::timeout;
+use tokio::task::JoinError;
 
 use crate::control::Ended;
-use crate::job::{Part, REASON_GRACE, failure_of};
+use crate::job::Part;
+use crate::reconnect::GaveUp;
 
 /// Why the job ends early.
 pub(crate) enum Cause {
@@ -15,28 +18,25 @@ pub(crate) enum Cause {
     Ours(Failure),
     /// Said by the receiver.
     Theirs(Failure),
-    /// The control connection broke, so nothing more will be heard.
-    Peer(Error),
-    /// Another connection broke: the receiver may have a better reason.
-    Connection(Error, Option<LaneId>),
-    /// Not all lanes could be joined: as well. With those that were.
-    Unjoined(Failure, Vec<(LaneId, Lane)>),
+    /// The control connection broke, and could not be made again.
+    Peer(Error, GaveUp),
 }
 
 /// Takes in the end of one part; digests are passed on.
 pub(crate) fn settle(part: Result<Part, JoinError>) -> Result<Option<(u32, Digests)>, Cause> {
     match part {
         Ok(Part::Digests(done)) => done.map(Some).map_err(Cause::Ours),
-        Ok(Part::Reader(done)) => done.map(|()| None).map_err(Cause::Ours),
-        Ok(Part::Lane(_, Ok(())) | Part::Speaker(Ok(()))) => Ok(None),
-        Ok(Part::Lane(id, Err(e))) => Err(Cause::Connection(e, Some(id))),
-        Ok(Part::Speaker(Err(e))) => Err(Cause::Connection(e, None)),
-        Ok(Part::Listener(Ended::ByReceiver(failure))) => Err(Cause::Theirs(failure)),
-        Ok(Part::Listener(Ended::Lost(e))) => Err(Cause::Peer(e)),
-        Ok(Part::Listener(Ended::Violation(what))) => {
+        Ok(Part::Reader(done) | Part::Lane(done)) => done.map(|()| None).map_err(Cause::Ours),
+        Ok(Part::Control(Ended::Said)) => Ok(None),
+        Ok(Part::Control(Ended::ByReceiver(failure))) => Err(Cause::Theirs(failure)),
+        Ok(Part::Control(Ended::Lost(e, gave_up))) => Err(Cause::Peer(e, gave_up)),
+        Ok(Part::Control(Ended::Violation(what))) => {
             Err(Cause::Ours(Failure::new(1, format!("the receiver broke the protocol: {what}"))))
         }
-        Ok(Part::Listener(Ended::Done)) => {
+        Ok(Part::Control(Ended::Damaged(e))) => {
+            Err(Cause::Ours(Failure::new(4, format!("control connection: {e}"))))
+        }
+        Ok(Part::Control(Ended::Done)) => {
             Err(Cause::Ours(Failure::new(1, "the receiver broke the protocol: it ended the job by itself")))
         }
         Err(e) => Err(Cause::Ours(Failure::new(1, format!("a task broke down: {e}")))),
@@ -48,39 +48,30 @@ pub(crate) fn too_early(part: Result<Part, JoinError>) -> Cause {
     settle(part).err().unwrap_or_else(|| Cause::Ours(Failure::new(1, "the job ended before it began")))
 }
 
-/// The reason to show: what the receiver says wins over the resets that follow from it. `asked`:
-/// images that it may have finished.
-pub(crate) async fn first(cause: Cause, host: &str, asked: &[String], parts: &mut JoinSet<Part>) -> Failure {
-    let (symptom, _kept) = match cause {
-        Cause::Ours(failure) => return failure,
-        Cause::Theirs(failure) => return failure_of(host, failure),
-        Cause::Peer(e) => return peer_lost(host, &e, asked),
-        Cause::Unjoined(failure, lanes) => (failure, lanes),
-        Cause::Connection(e, None) => (peer_lost(host, &e, asked), Vec::new()),
-        Cause::Connection(e, Some(id)) => {
+/// The reason to show. `asked`: images that the receiver may have finished.
+pub(crate) fn failure(cause: Cause, host: &str, patience: Duration, asked: &[String]) -> Failure {
+    match cause {
+        Cause::Ours(failure) => failure,
+        Cause::Theirs(failure) => failure_of(host, failure),
+        Cause::Peer(e, GaveUp::Gone) => peer_lost(host, &e, asked),
+        Cause::Peer(e, GaveUp::OutOfPatience) => {
+            let what = if e.is_silence() {
+                format!("{host} fell silent")
+            } else {
+                format!("the connection to {host} was lost")
+            };
             let reason = format!(
-                "data connection {} to {host} was lost ({e}): check the way there, then run the same command again",
-                id.0
+                "{what} ({e}) and it was not reached again within {} s: its receiver is stopped or hangs, or the way to it is cut: check both, then run the same command again to go on",
+                patience.as_secs()
             );
-            (Failure::new(1, reason), Vec::new())
+            Failure::new(6, with_asked(reason, asked))
         }
-    };
-    let said = async {
-        while let Some(part) = parts.join_next().await {
-            match part {
-                Ok(Part::Listener(Ended::ByReceiver(failure))) => return Some(failure_of(host, failure)),
-                Ok(Part::Listener(Ended::Lost(e))) => return Some(peer_lost(host, &e, asked)),
-                _ => {}
-            }
-        }
-        None
-    };
-    timeout(REASON_GRACE, said).await.ok().flatten().unwrap_or(symptom)
+    }
 }
 
 /// The receiver is gone, and did not say why; or it is only not heard any more.
 pub(crate) fn peer_lost(host: &str, e: &Error, asked: &[String]) -> Failure {
-    let mut reason = if e.is_silence() {
+    let reason = if e.is_silence() {
         format!(
             "{host} fell silent ({e}): its receiver is stopped or hangs, or the way to it is cut: check both, then send again"
         )
@@ -89,8 +80,61 @@ pub(crate) fn peer_lost(host: &str, e: &Error, asked: &[String]) -> Failure {
             "the receiver went away without a reason ({e}): check {host} and the way to it, then send again"
         )
     };
-    if !asked.is_empty() {
-        reason += &format!("; {} may be in place there already", asked.join(", "));
+    Failure::new(1, with_asked(reason, asked))
+}
+
+fn with_asked(reason: String, asked: &[String]) -> String {
+    if asked.is_empty() {
+        return reason;
     }
-    Failure::new(1, reason)
+    format!("{reason}; {} may be in place there already", asked.join(", "))
+}
+
+/// What the receiver says, with its host's name.
+pub(crate) fn failure_of(host: &str, failure: Failure) -> Failure {
+    Failure { reason: format!("{host}: {}", failure.reason), ..failure }
+}
+
+/// Why the receiver cannot be reached, and what to do. `tried`: all addresses, of which the error is
+/// about one; `asked_for`: it is the receiver's user who does it.
+pub(crate) fn unreachable_peer(error: &lanes::Error, tried: &[SocketAddr], asked_for: bool) -> Failure {
+    use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable};
+    let said = error.to_string();
+    let others = tried.iter().filter(|a| !a.ip().is_loopback() && !said.contains(&a.to_string()));
+    let others: Vec<String> = others.map(|a| a.ip().to_string()).take(8).collect();
+    let others = if others.is_empty() {
+        String::new()
+    } else {
+        format!("; nor is it reached at {}", others.join(", "))
+    };
+    let whole = format!("{said}{others}");
+    let reason = match error {
+        lanes::Error::Connect { peer, .. }
+        | lanes::Error::Refused { peer }
+        | lanes::Error::NoAnswer { peer, .. }
+        | lanes::Error::NotTls { peer, .. }
+            if asked_for =>
+        {
+            format!(
+                "cannot reach this host on TCP port {port}: {whole}; if a firewall blocks it, open it towards here (nft add rule inet filter input tcp dport {port} accept); choose a port with --port, an address of this host with --via",
+                port = peer.port()
+            )
+        }
+        lanes::Error::Connect { source, .. } if source.kind() == NetworkUnreachable => {
+            format!("{whole}: name an address that this host has a route to with --via")
+        }
+        lanes::Error::Connect { source, .. } if source.kind() != HostUnreachable => whole,
+        // A firewall that rejects is heard as "no route to host" as well.
+        lanes::Error::Refused { peer }
+        | lanes::Error::NoAnswer { peer, .. }
+        | lanes::Error::Connect { peer, .. } => format!(
+            "{whole}: a firewall between this host and {} may block the data port: open TCP {} towards it there (nft add rule inet filter input tcp dport {} accept), choose a port with --port, or another address with --via",
+            peer.ip(),
+            peer.port(),
+            peer.port()
+        ),
+        lanes::Error::NotTls { .. } => format!("{whole}: choose another port with --port"),
+        _ => whole,
+    };
+    Failure::new(3, reason)
 }

@@ -1,34 +1,29 @@
 //! The lanes' side of the ready queue: each lane takes what it can carry.
 
 use std::io::IoSlice;
-use std::sync::Arc;
 use std::time::Instant;
 
 use lanes::{Error, Lane};
 use proto::control::LaneId;
 use proto::frame::{Body, HEADER_MAX, Header, header_len};
-use proto::geometry::ChunkSize;
 
-use crate::job::Shared;
+use crate::lanes::Place;
 use crate::read::Ready;
 
 /// Sends units until the queue is closed and empty, then ends the lane.
 ///
 /// # Errors
-/// When the connection breaks. (A protocol violation of our own is one too: the lane was closed.)
-pub(crate) async fn run(
-    id: LaneId,
-    mut lane: Lane,
-    chunk: ChunkSize,
-    queue: async_channel::Receiver<Ready>,
-    shared: Arc<Shared>,
-) -> Result<(), Error> {
-    let meter = &shared.meter;
+/// When the connection breaks or falls silent, or the receiver has closed the lane. No unit is lost
+/// then: those that were sent come back when the receiver closes the lane.
+pub(crate) async fn run(id: LaneId, mut lane: Lane, place: &Place) -> Result<(), Error> {
+    let Place { chunk, queue, shared, dead_after, .. } = place;
+    let (chunk, meter) = (*chunk, &shared.meter);
+    lane.listen(*dead_after);
     let mut header = [0u8; HEADER_MAX];
     let header = &mut header[..header_len(chunk)];
     loop {
         let waiting = Instant::now();
-        let Ok(ready) = queue.recv().await else { break };
+        let Ok(ready) = lane.meanwhile(queue.recv()).await? else { break };
         meter.starved.since(waiting);
         if let (Some(limit), Ready::Data { unit, .. }) = (&shared.limit, &ready) {
             let waiting = Instant::now();
@@ -48,8 +43,11 @@ pub(crate) async fn run(
         };
         let (seq, epoch) = {
             let mut session = shared.session();
-            let seq = session.assign(id, unit).map_err(|_| Error::Closed)?;
-            (seq, session.epoch())
+            (session.assign(id, unit), session.epoch())
+        };
+        let Ok(seq) = seq else {
+            shared.give_back([unit]);
+            return Err(Error::Closed);
         };
         let map = match &body {
             Body::Data { map, .. } => *map,
@@ -82,6 +80,8 @@ pub(crate) async fn run(
     lane.send(&mut [IoSlice::new(header), IoSlice::new(tag.as_ref().map_or(&[], |tag| tag))]).await?;
     // The receiver closes: until then the connection shows up as one of N, and a late reset would
     // only cover up the receiver's own reason.
-    let _ = lane.receive(&mut [0]).await;
-    Ok(())
+    match lane.meanwhile(std::future::pending::<()>()).await {
+        Err(Error::Closed) | Ok(()) => Ok(()),
+        Err(e) => Err(e),
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use proto::control::{ANSWERS, Failure, Piece, ToReceiver};
+use proto::control::{Failure, Piece};
 use proto::digest::Cv;
 
 use crate::known::{Answer, Line, broken};
@@ -14,8 +14,6 @@ pub(crate) struct Older {
     pieces: VecDeque<Piece>,
     /// Chunk where the next answer begins; `None`: nothing more is there.
     next: Option<u64>,
-    /// Answers that are still to come for the last question.
-    due: u32,
 }
 
 fn range(piece: &Piece) -> Range<u64> {
@@ -28,7 +26,7 @@ fn range(piece: &Piece) -> Range<u64> {
 impl Older {
     /// Of an image of which there is an older copy, or nothing.
     pub(crate) fn begin(image: u32, older: bool) -> Older {
-        Older { image, pieces: VecDeque::new(), next: older.then_some(0), due: 0 }
+        Older { image, pieces: VecDeque::new(), next: older.then_some(0) }
     }
 
     /// What the destination has in a chunk: the hashes of its leaves, none where it reads as zero;
@@ -80,26 +78,18 @@ impl Older {
     }
 
     async fn hear(&mut self, from: u64, line: &mut Line) -> Result<(), Failure> {
-        if self.due == 0 {
-            let _ = line.ask.send(ToReceiver::Ask { image: self.image, from });
-            self.due = ANSWERS;
+        let Answer::Found { pieces, next, .. } = line.answer(self.image, from).await? else {
+            return Err(broken());
+        };
+        let order = pieces
+            .iter()
+            .map(range)
+            .try_fold(from, |at, piece| (piece.start >= at && piece.end > piece.start).then_some(piece.end));
+        if order.is_none() || next.is_some_and(|next| Some(next) < order || next <= from) {
+            return Err(broken());
         }
-        loop {
-            let (pieces, next) = match line.hear().await? {
-                Answer::Found { image, from: at, pieces, next } if (image, at) == (self.image, from) => {
-                    (pieces, next)
-                }
-                _ => continue, // of an earlier question
-            };
-            let order = pieces.iter().map(range).try_fold(from, |at, piece| {
-                (piece.start >= at && piece.end > piece.start).then_some(piece.end)
-            });
-            if order.is_none() || next.is_some_and(|next| Some(next) < order || next <= from) {
-                return Err(broken());
-            }
-            (self.due, self.next) = (self.due - 1, next);
-            self.pieces.extend(pieces);
-            return Ok(());
-        }
+        self.next = next;
+        self.pieces.extend(pieces);
+        Ok(())
     }
 }

@@ -2,33 +2,35 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use blockio::{Engine, EngineChoice, Pool};
 use lanes::dial::Dialer;
 use lanes::{Lane, message};
-use proto::control::{Accept, Delta, Earlier, Failure, LaneId, Open, ToReceiver, ToSender, Transport};
+use proto::control::{Accept, Delta, Earlier, Failure, Open, ToReceiver, ToSender, Transport};
 use proto::digest::Digests;
 pub use proto::errand::Summary;
 use proto::geometry::ChunkSize;
 use proto::owner::Owner;
 use proto::session::SenderSession;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::cause::{self, Cause};
-use crate::control::{self, Committed, Ended};
+use crate::cause::{self, Cause, failure_of, unreachable_peer};
+use crate::control::{Committed, Conversation, Ended};
 use crate::digest::Digester;
-use crate::dispatch;
 use crate::known::Line;
+use crate::lanes::{Place, join_all};
 use crate::limit::Limit;
 use crate::meter::Meter;
 use crate::read::{DEPTH, Reader, WAITING};
+pub(crate) use crate::shared::Shared;
 use crate::source::Source;
 
-/// When a lane breaks, the receiver's own reason may still be on its way: wait so long for it.
+/// What the receiver says may still be on its way when a connection breaks: wait so long for it. Our own
+/// last word may take as long.
 pub(crate) const REASON_GRACE: Duration = Duration::from_secs(3);
 /// Units ready to be sent; data among them is bounded by the pool anyway.
 const READY: usize = 256;
@@ -64,8 +66,10 @@ pub struct Options {
     pub chown: Option<Owner>,
     /// All lanes together send no faster than this, bit/s.
     pub limit: Option<u64>,
-    /// A receiver silent for so long is dead.
+    /// A connection silent for so long is dead.
     pub dead_after: Duration,
+    /// Connections that broke are made again for so long.
+    pub patience: Duration,
 }
 
 /// What reads the sources. Worth having before any other host is asked.
@@ -123,30 +127,26 @@ pub enum Event {
         /// The same at the receiver.
         theirs: Vec<String>,
     },
-}
-
-/// State shared by the tasks of one job.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    session: Mutex<SenderSession>,
-    pub(crate) limit: Option<Limit>,
-    pub(crate) meter: Arc<Meter>,
-    /// Something was acknowledged or planned to its end.
-    pub(crate) progressed: Notify,
-}
-
-impl Shared {
-    pub(crate) fn session(&self) -> MutexGuard<'_, SenderSession> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    /// A connection broke, or fell silent, and is being made again.
+    Lost {
+        /// 0: control; else which of the data connections.
+        connection: u32,
+        /// How it broke.
+        reason: String,
+    },
+    /// It is there again.
+    Restored {
+        /// As above.
+        connection: u32,
+    },
 }
 
 /// Which part of the job ended, and how.
 pub(crate) enum Part {
     Reader(Result<(), Failure>),
-    Lane(LaneId, Result<(), lanes::Error>),
-    Listener(Ended),
-    Speaker(Result<(), lanes::Error>),
+    /// One of the places for lanes.
+    Lane(Result<(), Failure>),
+    Control(Ended),
     /// Of an image all of which is written.
     Digests(Result<(u32, Digests), Failure>),
 }
@@ -186,44 +186,43 @@ pub async fn run(
     events(Event::Started { notices, theirs: accept.notices, peer });
     let engines = (engine.kind().as_str().to_owned(), accept.engine);
 
-    let (say, queue) = mpsc::unbounded_channel();
-    let (from, to) = tokio::io::split(control);
     if o.dry_run {
-        let _ = say.send(ToReceiver::Done);
-        drop(say);
-        let _ = message::speak(to, o.dead_after, queue, ToReceiver::Heartbeat).await;
+        // The goodbye only spares the receiver a wait.
+        let _ = timeout(REASON_GRACE, message::send(&mut control, &ToReceiver::Done)).await;
         let meter = meter.snapshot(true);
         return Ok(Summary { digests: BTreeMap::new(), engines, bottleneck: None, meter });
     }
 
     let sizes: Vec<u64> = job.sources.iter().map(|s| s.entry().size).collect();
-    let shared = Arc::new(Shared {
-        session: Mutex::new(SenderSession::new(job.dialer.epoch, sizes.len())),
-        limit: o.limit.map(Limit::new),
-        meter: meter.clone(),
-        progressed: Notify::new(),
-    });
+    let session = SenderSession::new(job.dialer.epoch, sizes.len());
+    let (shared, ends) = Shared::new(session, o.limit.map(Limit::new), meter.clone());
     for (image, earlier) in (0u32..).zip(&accept.earlier) {
         if matches!(earlier, Earlier::Complete { .. }) {
             shared.session().skip(image);
         }
     }
-    let (answered, answers) = mpsc::unbounded_channel();
-    let line = Line { ask: say.clone(), answers };
+    let line = Line::new(shared.clone(), ends.answers);
     let digester = Digester::start(&sizes, o.chunk, o.b3_always)
         .map_err(|e| Failure::new(1, format!("cannot start the digest thread: {e}")))?;
     let sources: Arc<[Source]> = job.sources.clone().into();
     let mut parts: JoinSet<Part> = JoinSet::new();
     let (committed, mut commits) = mpsc::unbounded_channel();
-    {
-        let (dead_after, shared) = (o.dead_after, shared.clone());
-        parts.spawn(async move {
-            Part::Listener(control::listen(from, dead_after, committed, answered, shared).await)
-        });
-        parts.spawn(async move {
-            Part::Speaker(message::speak(to, dead_after, queue, ToReceiver::Heartbeat).await)
-        });
-    }
+    // A connection that is made again takes no longer to be tried than to be given up.
+    let dialer = Dialer { patience: job.dialer.patience.min(o.dead_after), ..job.dialer.clone() };
+    let conversation = Conversation {
+        dialer: dialer.clone(),
+        addresses: std::iter::once(peer)
+            .chain(job.addresses.iter().copied().filter(|a| *a != peer))
+            .collect(),
+        dead_after: o.dead_after,
+        patience: o.patience,
+        queue: ends.queue,
+        committed,
+        shared: shared.clone(),
+        done: false,
+    };
+    parts.spawn(async move { Part::Control(conversation.run(control).await) });
+    let mut told = ends.told;
 
     // Of these the receiver was told to finish, and has not told that it did.
     let mut asked: Vec<String> = Vec::new();
@@ -231,16 +230,32 @@ pub async fn run(
         let mut stop = std::pin::pin!(stop);
         let (ready, take) = async_channel::bounded(READY);
         let via = ways(&job.via, peer);
-        let joined = tokio::select! {
-            joined = join_lanes(&job, &via, &shared) => joined?,
-            Some(part) = parts.join_next() => return Err(cause::too_early(part)),
-            failure = &mut stop => return Err(Cause::Ours(failure)),
+        let place = |(number, way): (u32, &Vec<SocketAddr>)| Place {
+            number,
+            dialer: job.dialer.clone(),
+            way: way.clone(),
+            chunk: o.chunk,
+            dead_after: o.dead_after,
+            patience: o.patience,
+            host: job.host.clone(),
+            queue: take.clone(),
+            shared: shared.clone(),
         };
-        for (id, lane) in joined {
-            let (queue, shared, chunk) = (take.clone(), shared.clone(), o.chunk);
-            parts.spawn(async move { Part::Lane(id, dispatch::run(id, lane, chunk, queue, shared).await) });
-        }
+        let places: Vec<Place> = (1..=o.streams).zip(via.iter().cycle()).map(place).collect();
         drop(take);
+        let mut joining = std::pin::pin!(join_all(&places, job.asked_for));
+        let joined = loop {
+            tokio::select! {
+                joined = &mut joining => break joined.map_err(Cause::Ours)?,
+                Some(part) = parts.join_next() => return Err(cause::too_early(part)),
+                Some(event) = told.recv() => events(event),
+                failure = &mut stop => return Err(Cause::Ours(failure)),
+            }
+        };
+        for (place, lane) in places.iter().cloned().zip(joined) {
+            let place = Place { dialer: dialer.clone(), ..place };
+            parts.spawn(async move { Part::Lane(place.run(lane).await) });
+        }
         let file = accept.in_place.is_none();
         accept.in_place.into_iter().for_each(|device| events(Event::Overwriting(device)));
         let reader = Reader {
@@ -250,7 +265,7 @@ pub async fn run(
             engine: engine.clone(),
             pool: pool.clone(),
             digester: digester.clone(),
-            ready,
+            ready: ready.clone(),
             shared: shared.clone(),
         };
         let earlier = accept.earlier;
@@ -261,12 +276,15 @@ pub async fn run(
                 digests.insert(source.entry().name.clone(), Digests { tree: *tree, b3: None });
             }
         }
+        let (again, returned) = (reader.clone(), ends.returned);
         parts.spawn(async move { Part::Reader(reader.run(earlier, line).await) });
+        parts.spawn(async move { Part::Reader(again.again(returned).await) });
         loop {
             tokio::select! {
                 Some(part) = parts.join_next() => {
                     if let Some((image, announced)) = cause::settle(part)? {
-                        let _ = say.send(ToReceiver::Finish { image, tree: announced.tree });
+                        let finish = shared.session().announce(image, announced.tree);
+                        shared.say(finish);
                         let name = &sources[image as usize].entry().name;
                         // What a device holds is incomplete until it is known not to be.
                         asked.extend(file.then(|| name.clone()));
@@ -274,12 +292,17 @@ pub async fn run(
                     }
                 }
                 () = shared.progressed.notified() => {
+                    if shared.session().all_written() {
+                        // Nothing comes back any more: the lanes end.
+                        ready.close();
+                    }
                     for image in shared.session().take_finished() {
                         // A task of its own: zeros may still be being hashed.
                         let (digester, source) = (digester.clone(), sources[image as usize].clone());
                         parts.spawn(async move { Part::Digests(complete(image, source, digester).await) });
                     }
                 }
+                Some(event) = told.recv() => events(event),
                 failure = &mut stop => return Err(Cause::Ours(failure)),
                 Some(done) = commits.recv() => {
                     let name = &sources[done.image as usize].entry().name;
@@ -299,20 +322,16 @@ pub async fn run(
     };
     match work.await {
         Ok(digests) => {
-            let _ = say.send(ToReceiver::Done);
-            drop(say);
-            // Everything is in place; so that nothing else is left when this end is gone.
-            let _ = timeout(REASON_GRACE, until_listener_ends(&mut parts)).await;
+            // Answered, so that nothing but the images is left when this end is gone.
+            say_at_last(ToReceiver::Done, &shared, &mut parts).await;
             let meter = meter.snapshot(true);
             // Lanes that only told of zeros waited for each other, not for a stage.
             let bottleneck = meter.bottleneck().filter(|_| meter.totals.written > 0);
             Ok(Summary { digests, engines, bottleneck, meter })
         }
         Err(cause) => {
-            let failure = cause::first(cause, &job.host, &asked, &mut parts).await;
-            let _ = say.send(ToReceiver::Abort(failure.clone()));
-            drop(say);
-            let _ = timeout(REASON_GRACE, until_speaker_ends(&mut parts)).await;
+            let failure = cause::failure(cause, &job.host, o.patience, &asked);
+            say_at_last(ToReceiver::Abort(failure.clone()), &shared, &mut parts).await;
             Err(failure)
         }
     }
@@ -342,50 +361,6 @@ fn ways(via: &[Vec<SocketAddr>], peer: SocketAddr) -> Vec<Vec<SocketAddr>> {
         return vec![vec![peer]];
     }
     via.iter().map(|way| if way.contains(&peer) { vec![peer] } else { way.clone() }).collect()
-}
-
-/// Why the receiver cannot be reached, and what to do. `tried`: all addresses, of which the error is
-/// about one; `asked_for`: it is the receiver's user who does it.
-fn unreachable_peer(error: &lanes::Error, tried: &[SocketAddr], asked_for: bool) -> Failure {
-    use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable};
-    let said = error.to_string();
-    let others = tried.iter().filter(|a| !a.ip().is_loopback() && !said.contains(&a.to_string()));
-    let others: Vec<String> = others.map(|a| a.ip().to_string()).take(8).collect();
-    let others = if others.is_empty() {
-        String::new()
-    } else {
-        format!("; nor is it reached at {}", others.join(", "))
-    };
-    let whole = format!("{said}{others}");
-    let reason = match error {
-        lanes::Error::Connect { peer, .. }
-        | lanes::Error::Refused { peer }
-        | lanes::Error::NoAnswer { peer, .. }
-        | lanes::Error::NotTls { peer, .. }
-            if asked_for =>
-        {
-            format!(
-                "cannot reach this host on TCP port {port}: {whole}; if a firewall blocks it, open it towards here (nft add rule inet filter input tcp dport {port} accept); choose a port with --port, an address of this host with --via",
-                port = peer.port()
-            )
-        }
-        lanes::Error::Connect { source, .. } if source.kind() == NetworkUnreachable => {
-            format!("{whole}: name an address that this host has a route to with --via")
-        }
-        lanes::Error::Connect { source, .. } if source.kind() != HostUnreachable => whole,
-        // A firewall that rejects is heard as "no route to host" as well.
-        lanes::Error::Refused { peer }
-        | lanes::Error::NoAnswer { peer, .. }
-        | lanes::Error::Connect { peer, .. } => format!(
-            "{whole}: a firewall between this host and {} may block the data port: open TCP {} towards it there (nft add rule inet filter input tcp dport {} accept), choose a port with --port, or another address with --via",
-            peer.ip(),
-            peer.port(),
-            peer.port()
-        ),
-        lanes::Error::NotTls { .. } => format!("{whole}: choose another port with --port"),
-        _ => whole,
-    };
-    Failure::new(3, reason)
 }
 
 /// Sends `Open` and waits for the verdict.
@@ -423,10 +398,6 @@ async fn open(control: &mut Lane, job: &Job) -> Result<Accept, Failure> {
     }
 }
 
-pub(crate) fn failure_of(host: &str, failure: Failure) -> Failure {
-    Failure { reason: format!("{host}: {}", failure.reason), ..failure }
-}
-
 impl Disk {
     /// Buffers and engine as the options ask.
     ///
@@ -438,34 +409,6 @@ impl Disk {
         let pool = Pool::new(slots(options)?, options.chunk.bytes() as usize).map_err(refused)?;
         let engine = Engine::start(options.engine, DEPTH as u32, &pool).map_err(refused)?;
         Ok(Disk { pool, engine })
-    }
-}
-
-/// Joins all lanes side by side; either all of them stand, or the job does not start. Those that
-/// stand are kept even so: the receiver would tell of their end, and not of what is wrong.
-async fn join_lanes(
-    job: &Job,
-    via: &[Vec<SocketAddr>],
-    shared: &Shared,
-) -> Result<Vec<(LaneId, Lane)>, Cause> {
-    let mut joins = JoinSet::new();
-    for way in via.iter().cycle().take(job.options.streams as usize) {
-        let id = shared.session().open_lane();
-        let (dialer, way) = (job.dialer.clone(), way.clone());
-        joins.spawn(async move { (id, dialer.join_any(id, &way).await) });
-    }
-    let mut lanes = Vec::new();
-    let mut failed = None;
-    while let Some(done) = joins.join_next().await {
-        match done {
-            Ok((id, Ok(lane))) => lanes.push((id, lane)),
-            Ok((_, Err(e))) => failed = failed.or(Some(unreachable_peer(&e, &[], job.asked_for))),
-            Err(e) => return Err(Cause::Ours(Failure::new(1, format!("a lane broke down: {e}")))),
-        }
-    }
-    match failed {
-        None => Ok(lanes),
-        Some(failure) => Err(Cause::Unjoined(failure, lanes)),
     }
 }
 
@@ -485,20 +428,19 @@ fn check(done: &Committed, ours: Option<&Digests>) -> Result<(), Cause> {
     Err(Cause::Ours(Failure::new(4, format!("{} differs from the source after the copy", done.path))))
 }
 
-async fn until_listener_ends(parts: &mut JoinSet<Part>) {
-    while let Some(part) = parts.join_next().await {
-        if matches!(part, Ok(Part::Listener(_))) {
-            return;
-        }
+/// Says the last word, and waits until it is said.
+async fn say_at_last(message: ToReceiver, shared: &Shared, parts: &mut JoinSet<Part>) {
+    if !shared.say(message) {
+        return;
     }
-}
-
-async fn until_speaker_ends(parts: &mut JoinSet<Part>) {
-    while let Some(part) = parts.join_next().await {
-        if matches!(part, Ok(Part::Speaker(_))) {
-            // The last bytes leave before the process does.
-            sleep(Duration::from_millis(10)).await;
-            return;
+    let said = async {
+        while let Some(part) = parts.join_next().await {
+            if matches!(part, Ok(Part::Control(_))) {
+                // The last bytes leave before the process does.
+                sleep(Duration::from_millis(10)).await;
+                return;
+            }
         }
-    }
+    };
+    let _ = timeout(REASON_GRACE, said).await;
 }

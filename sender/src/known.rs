@@ -3,13 +3,15 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
 use proto::control::{ANSWERS, Failure, Piece, ToReceiver};
 use proto::geometry::{ChunkSize, GRANULE};
 use proto::granules::Run;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::digest::Digester;
+use crate::job::Shared;
 
 /// One answer of the receiver.
 #[derive(Debug)]
@@ -20,20 +22,65 @@ pub(crate) enum Answer {
     Found { image: u32, from: u64, pieces: Vec<Piece>, next: Option<u64> },
 }
 
+impl Answer {
+    /// Image, and where it begins.
+    fn place(&self) -> (u32, u64) {
+        match self {
+            Answer::Known { image, from, .. } | Answer::Found { image, from, .. } => (*image, *from),
+        }
+    }
+}
+
 /// Where questions go and answers come from.
 #[derive(Debug)]
 pub(crate) struct Line {
-    pub(crate) ask: mpsc::UnboundedSender<ToReceiver>,
-    pub(crate) answers: mpsc::UnboundedReceiver<Answer>,
+    shared: Arc<Shared>,
+    answers: mpsc::UnboundedReceiver<Answer>,
+    control: watch::Receiver<bool>,
+    /// The image that was asked about last.
+    image: Option<u32>,
+    /// Answers that are still to come.
+    due: u32,
 }
 
 impl Line {
-    /// The next answer.
+    pub(crate) fn new(shared: Arc<Shared>, answers: mpsc::UnboundedReceiver<Answer>) -> Line {
+        let control = shared.control.subscribe();
+        Line { shared, answers, control, image: None, due: 0 }
+    }
+
+    /// The answer that begins at `from`; asks for it, and those behind it, where that is not done yet.
     ///
     /// # Errors
     /// The receiver is gone.
-    pub(crate) async fn hear(&mut self) -> Result<Answer, Failure> {
-        self.answers.recv().await.ok_or_else(|| Failure::new(1, "the receiver went away"))
+    pub(crate) async fn answer(&mut self, image: u32, from: u64) -> Result<Answer, Failure> {
+        if self.due == 0 || self.image != Some(image) {
+            self.ask(image, from);
+        }
+        let gone = || Failure::new(1, "the receiver went away");
+        loop {
+            tokio::select! {
+                answer = self.answers.recv() => {
+                    let answer = answer.ok_or_else(gone)?;
+                    // Others are of an earlier question, or come twice.
+                    if answer.place() == (image, from) {
+                        self.due = self.due.saturating_sub(1);
+                        return Ok(answer);
+                    }
+                }
+                _ = self.control.changed() => {
+                    // Question or answer may be lost with the connection.
+                    if *self.control.borrow_and_update() {
+                        self.ask(image, from);
+                    }
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, image: u32, from: u64) {
+        self.shared.say(ToReceiver::Ask { image, from });
+        (self.image, self.due) = (Some(image), ANSWERS);
     }
 }
 
@@ -46,14 +93,12 @@ pub(crate) struct Known {
     runs: VecDeque<Run>,
     /// Granule where the next answer begins; `None`: nothing more is known.
     next: Option<u64>,
-    /// Answers that are still to come for the last question.
-    due: u32,
 }
 
 impl Known {
     /// Of an image of which the destination has something `durable`, or nothing.
     pub(crate) fn begin(image: u32, durable: bool, chunk: ChunkSize, digester: Digester) -> Known {
-        Known { image, chunk, digester, runs: VecDeque::new(), next: durable.then_some(0), due: 0 }
+        Known { image, chunk, digester, runs: VecDeque::new(), next: durable.then_some(0) }
     }
 
     /// How `chunks` begins: with so many that are known (`true`), or that are not. Chunks are asked for
@@ -106,27 +151,17 @@ impl Known {
 
     async fn hear(&mut self, line: &mut Line) -> Result<(), Failure> {
         let Some(from) = self.next else { return Ok(()) };
-        if self.due == 0 {
-            let _ = line.ask.send(ToReceiver::Ask { image: self.image, from });
-            self.due = ANSWERS;
+        let Answer::Known { runs, next, .. } = line.answer(self.image, from).await? else {
+            return Err(broken());
+        };
+        let order = runs.iter().try_fold(from, |at, run| (run.start >= at).then(|| run.range().end));
+        if order.is_none() || next.is_some_and(|next| next <= from) {
+            return Err(broken());
         }
-        loop {
-            let (runs, next) = match line.hear().await? {
-                Answer::Known { image, from: at, runs, next } if (image, at) == (self.image, from) => {
-                    (runs, next)
-                }
-                _ => continue, // of an earlier question
-            };
-            let order = runs.iter().try_fold(from, |at, run| (run.start >= at).then(|| run.range().end));
-            if order.is_none() || next.is_some_and(|next| next <= from) {
-                return Err(broken());
-            }
-            self.due -= 1;
-            self.next = next;
-            self.digester.known(self.image, runs.clone());
-            self.runs.extend(runs);
-            return Ok(());
-        }
+        self.next = next;
+        self.digester.known(self.image, runs.clone());
+        self.runs.extend(runs);
+        Ok(())
     }
 
     /// The granule that a chunk begins with.

@@ -121,7 +121,8 @@ impl Reader {
                         left.start = part.end;
                         self.shared.session().plan(image);
                         let count = part.end - part.start;
-                        self.zero(Unit { image, chunk: part.start, count, bytes: 0 }, zero).await;
+                        let unit = Unit { image, chunk: part.start, count, bytes: 0, kept: zero };
+                        self.zero(unit).await;
                     }
                 }
                 Work::Data { image, chunk, .. } if known.first(chunk..chunk + 1, &mut line).await?.0 => {
@@ -161,15 +162,14 @@ impl Reader {
         self.shared.meter.resumed_bytes.add(end - chunks.start * bytes);
     }
 
-    /// `there`: it reads as zero at the destination, too.
-    async fn zero(&self, unit: Unit, there: bool) {
+    async fn zero(&self, unit: Unit) {
         let source = &self.sources[unit.image as usize];
         let per_chunk = self.chunk.leaves() as u64;
         self.digester.zeros(unit.image, unit.chunk * per_chunk, unit.count * per_chunk);
         let start = unit.chunk * u64::from(self.chunk.bytes());
         let covered = unit.count * u64::from(self.chunk.bytes());
         self.shared.meter.zero_bytes.add(covered.min(source.entry().size - start));
-        let ready = if there { Ready::Keep { unit, leaves: Vec::new() } } else { Ready::Zero { unit } };
+        let ready = if unit.kept { Ready::Keep { unit, leaves: Vec::new() } } else { Ready::Zero { unit } };
         let _ = self.ready.send(ready).await;
     }
 
@@ -197,10 +197,10 @@ impl Reader {
         let started = Instant::now();
         let map = crate::scan::data_map(&buffer[..len as usize], &extents);
         let bytes = map.data_bytes(len);
-        let unit = Unit { image, chunk, count: 1, bytes };
+        let unit = Unit { image, chunk, count: 1, bytes, kept: false };
         if bytes == 0 {
             meter.hash.since(started);
-            self.zero(unit, there.is_some_and(|leaves| leaves.is_empty())).await;
+            self.zero(Unit { kept: there.is_some_and(|leaves| leaves.is_empty()), ..unit }).await;
             return Ok(());
         }
         meter.zero_bytes.add(u64::from(len - bytes));
@@ -214,7 +214,7 @@ impl Reader {
         meter.hash.since(started);
         if there.is_some_and(|there| there == leaves) {
             meter.resumed_bytes.add(u64::from(bytes));
-            let unit = Unit { bytes: 0, ..unit };
+            let unit = Unit { bytes: 0, kept: true, ..unit };
             let _ = self.ready.send(Ready::Keep { unit, leaves }).await;
             return Ok(());
         }
@@ -236,6 +236,6 @@ fn blank_outside(bytes: &mut [u8], map: &BlockMap) {
     bytes[at..].fill(0);
 }
 
-fn settled(done: Result<Result<(), Failure>, tokio::task::JoinError>) -> Result<(), Failure> {
+pub(crate) fn settled(done: Result<Result<(), Failure>, tokio::task::JoinError>) -> Result<(), Failure> {
     done.unwrap_or_else(|e| Err(Failure::new(1, format!("a read task broke down: {e}"))))
 }

@@ -136,6 +136,7 @@ fn options(errand: &Errand) -> Result<Options, Failure> {
         chown: errand.chown.clone(),
         limit: errand.limit,
         dead_after: Duration::from_millis(errand.dead_after_ms.into()),
+        patience: Duration::from_millis(errand.patience_ms.into()),
     })
 }
 
@@ -176,6 +177,8 @@ fn news(event: Event) -> News {
         Event::Started { notices, theirs, peer } => News::Started { notices, theirs, peer },
         Event::Overwriting(device) => News::Overwriting(device),
         Event::Committed { name, path, notices, theirs } => News::Committed { name, path, notices, theirs },
+        Event::Lost { connection, reason } => News::Lost { connection, reason },
+        Event::Restored { connection } => News::Restored { connection },
     }
 }
 

@@ -106,6 +106,7 @@ fn prepare(request: &Bootstrap) -> Result<(BootstrapReply, Config), Failure> {
         direct: request.direct,
         memory: (request.memory > 0).then_some(request.memory),
         dead_after,
+        patience: Duration::from_millis(u64::from(request.patience_ms)),
         asked: None,
     };
     let fingerprint = identity.fingerprint().0;

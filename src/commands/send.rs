@@ -67,6 +67,7 @@ fn send(args: &Send, report: &Report) -> Result<(), Failure> {
         delta: args.delta(),
         chown: args.chown.clone(),
         dead_after: Duration::from_secs(u64::from(args.peer_timeout)),
+        patience: Duration::from_secs(u64::from(args.patience)),
     };
     let disk = Disk::start(&options)?;
 

@@ -117,6 +117,20 @@ fn one_connection_is_cut_and_the_others_are_not() {
 }
 
 #[test]
+fn one_connection_is_reset_and_the_others_are_not() {
+    let link = plain();
+    let (mut reset, mut reset_far) = connect(&link, link.b().address());
+    let (mut whole, mut whole_far) = connect(&link, link.b().address());
+    let near = reset.local_addr().expect("an address").port();
+    let far = reset.peer_addr().expect("an address").port();
+    link.reset_flow(near, far).expect("resets");
+    assert!(reset.read(&mut [0]).is_err(), "here");
+    assert!(reset_far.read(&mut [0]).is_err(), "there");
+    carry(&mut whole, &mut whole_far, &vec![3; MIB]);
+    assert!(link.reset_flow(near, far).is_err(), "it is gone already");
+}
+
+#[test]
 fn a_black_hole_passes_small_packets_only() {
     let link = plain();
     link.lose_larger(1400).expect("a black hole");

@@ -25,13 +25,18 @@ sys.exit(far.wait())
 
 /// A copy in its middle, from host b to host a.
 fn copying() -> (Link, Scene, Attempt) {
+    copying_with("4")
+}
+
+/// The same, with this patience in seconds.
+fn copying_with(patience: &str) -> (Link, Scene, Attempt) {
     let (link, scene) = (slow_link(), Scene::new(48 * MIB));
     let relay = scene.here.path().join("relay.py");
     fs::write(&relay, RELAY).unwrap();
     let far = format!("{} local-shell --netns {}", testbed().display(), link.b().name());
     let ferry = over(&scene, &link).rsh(format!("python3 {} {far}", relay.display()));
     let ferry = ferry.args(["--log-interval", "0.1", "--peer-timeout", "3", "--streams", "8"]);
-    let mut attempt = start(&scene, &ferry);
+    let mut attempt = start(&scene, &ferry.args(["--patience", patience]));
     attempt.until_copying();
     assert!(scene.there.join("disk.img.vmferry-part").exists(), "the test is too late");
     (link, scene, attempt)
@@ -137,7 +142,7 @@ fn a_stopped_sender_is_given_up() {
     let (_link, scene, attempt) = copying();
     let sender = scene.receiver();
     signal(sender, "STOP");
-    let reason = attempt.wait().failed(1);
+    let reason = attempt.wait().failed(6);
     says(&reason, &["there fell silent", "nothing heard for 3 s", "run the same command again"]);
     signal(sender, "CONT");
     scene.untouched();
@@ -147,8 +152,21 @@ fn a_stopped_sender_is_given_up() {
 fn a_cut_link_ends_both_ends() {
     let (link, scene, attempt) = copying();
     link.cut().unwrap();
-    attempt.wait().failed(1);
+    attempt.wait().failed(6);
     scene.untouched();
+}
+
+/// The shell survives as well; each end finds out by itself.
+#[test]
+fn a_link_that_comes_back_is_used_again() {
+    let (link, scene, mut attempt) = copying_with("60");
+    link.cut().unwrap();
+    attempt.until(|e| e["event"] == "lost" && e["connection"] == 0);
+    link.mend().unwrap();
+    attempt.until(|e| e["event"] == "restored" && e["connection"] == 0);
+    hurry(&link);
+    attempt.wait().done();
+    scene.arrived();
 }
 
 #[test]

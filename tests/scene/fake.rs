@@ -59,6 +59,7 @@ fn request() -> Bootstrap {
         memory: 0,
         dead_after_ms: 30_000,
         nice: false,
+        patience_ms: 120_000,
     }
 }
 

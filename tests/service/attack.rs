@@ -100,6 +100,7 @@ pub fn request(key: &Identity, secret: &Secret, transport: Transport) -> Bootstr
         memory: 0,
         dead_after_ms: 30_000,
         nice: false,
+        patience_ms: 120_000,
     }
 }
 

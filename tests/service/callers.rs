@@ -163,8 +163,11 @@ fn a_session_belongs_to_its_key() {
         is_closed(&mut plain);
         let _first = join(secure(at, &owner), session, 1, &MINE).unwrap();
         assert!(join(secure(at, &owner), session, 1, &MINE).is_none(), "a lane joins once");
-        assert!(join(secure(at, &owner), session, 3, &MINE).is_none(), "two were announced");
         let _second = join(secure(at, &owner), session, 2, &MINE).unwrap();
+        assert!(join(secure(at, &owner), session, 3, &MINE).is_none(), "two were announced");
+        // Nobody else takes the place of the control connection either; its own sender may.
+        attempts(CONTROL.0);
+        let mut control = join(secure(at, &owner), session, CONTROL.0, &MINE).unwrap();
         service.until_reason("turned_away", &["it does not belong to a session"]);
         // It is not finished with what did not arrive.
         say(&mut control, &ToReceiver::Finish { image: 0, tree: [0; 32] });

@@ -46,12 +46,15 @@ fn a_key_that_is_struck_off_brings_its_other_lanes() {
     let mut control = join(secure(at, &key), session, 0, &secret).unwrap();
     say(&mut control, &job(2));
     assert!(matches!(hear(&mut control), ToSender::Accept(_)));
-    let _first = join(secure(at, &key), session, 1, &secret).unwrap();
+    let first = join(secure(at, &key), session, 1, &secret).unwrap();
     house.forbid("a");
     service.reload();
     service.until("reloaded", |e| e["allowed"] == 0);
-    let _second = join(secure(at, &key), session, 2, &secret).unwrap();
+    let second = join(secure(at, &key), session, 2, &secret).unwrap();
+    // Control too, when it breaks.
     drop(control);
+    let control = join(secure(at, &key), session, 0, &secret).unwrap();
+    drop((control, first, second));
     service.until("failed", |_| true);
     assert!(join(secure(at, &key), session, 2, &secret).is_none(), "the job is over");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Unit, Violation};
-use crate::control::{LaneAck, LaneId};
+use crate::control::{LANE_IDS_MAX, LANES_MAX, LaneAck, LaneId, ToSender};
 use crate::digest::ImageDigest;
 use crate::extents::RunSet;
 use crate::frame::{Body, Header};
@@ -102,13 +102,24 @@ impl ReceiverSession {
     /// A data lane joins.
     ///
     /// # Errors
-    /// [`Violation::UnknownLane`] when the id was used before or is the control connection's.
+    /// [`Violation::UnknownLane`] when the id was used before, is the control connection's, or is over
+    /// [`LANE_IDS_MAX`].
     pub fn open_lane(&mut self, id: LaneId) -> Result<(), Violation> {
-        if id.0 == 0 || self.lanes.contains_key(&id) {
+        if id.0 == 0 || id.0 > LANE_IDS_MAX || self.lanes.contains_key(&id) {
             return Err(Violation::UnknownLane(id));
         }
         self.lanes.insert(id, Lane::default());
         Ok(())
+    }
+
+    /// Whether the lane has joined and is not closed.
+    pub fn is_open(&self, id: LaneId) -> bool {
+        self.lanes.get(&id).is_some_and(|l| !l.closed)
+    }
+
+    /// Lanes that have joined and are not closed.
+    pub fn open_lanes(&self) -> usize {
+        self.lanes.values().filter(|l| !l.closed).count()
     }
 
     /// Judges a frame by its header.
@@ -196,12 +207,29 @@ impl ReceiverSession {
     }
 
     /// The lane's connection is gone and its writes have drained; units that it had begun are free
-    /// for another lane.
-    pub fn close_lane(&mut self, id: LaneId) -> Option<LaneAck> {
-        let lane = self.lanes.get_mut(&id)?;
+    /// for another lane. One that never joined will not: its id is used up.
+    ///
+    /// # Errors
+    /// [`Violation::UnknownLane`] when there cannot be such a lane.
+    pub fn close_lane(&mut self, id: LaneId) -> Result<LaneAck, Violation> {
+        if !self.lanes.contains_key(&id) {
+            self.open_lane(id)?;
+        }
+        let lane = self.lanes.get_mut(&id).ok_or(Violation::UnknownLane(id))?;
         lane.closed = true;
         lane.in_flight.clear();
-        Some(lane.ack(id))
+        let ack = lane.ack(id);
+        lane.told = (ack.written, ack.durable);
+        Ok(ack)
+    }
+
+    /// How far every lane has come, for a new control connection: what was said on the last one may
+    /// be lost.
+    pub fn standing(&self) -> Vec<ToSender> {
+        let acks = |closed: bool| self.lanes.iter().filter(move |(_, l)| l.closed == closed);
+        let open: Vec<LaneAck> = acks(false).map(|(id, l)| l.ack(*id)).collect();
+        let open = open.chunks(LANES_MAX as usize).map(|lanes| ToSender::Ack { lanes: lanes.to_vec() });
+        open.chain(acks(true).map(|(id, l)| ToSender::LaneClosed(l.ack(*id)))).collect()
     }
 
     /// What a flush that begins now will cover.
@@ -248,7 +276,7 @@ impl ReceiverSession {
         }
     }
 
-    /// Acknowledgements of the lanes that moved since the last call.
+    /// Acknowledgements of the lanes that moved since the last call, closed ones among them.
     pub fn take_acks(&mut self) -> Vec<LaneAck> {
         let mut acks = Vec::new();
         for (id, lane) in &mut self.lanes {
@@ -284,10 +312,11 @@ fn fitting(header: &Header, image: &Image, chunk: ChunkSize) -> Option<Unit> {
             if map.exceeds(len) || map.data_bytes(len) != *raw_len {
                 return None;
             }
-            Unit { image: header.image, chunk: *index, count: 1, bytes: *raw_len }
+            Unit { image: header.image, chunk: *index, count: 1, bytes: *raw_len, kept: false }
         }
         Body::Zero { chunk: index, count } | Body::Keep { chunk: index, count, .. } => {
-            Unit { image: header.image, chunk: *index, count: *count, bytes: 0 }
+            let kept = matches!(&header.body, Body::Keep { .. });
+            Unit { image: header.image, chunk: *index, count: *count, bytes: 0, kept }
         }
         Body::End => return None,
     };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use super::{Unit, Violation};
-use crate::control::{LaneAck, LaneId};
+use crate::control::{LaneAck, LaneId, ToReceiver};
 
 /// Bytes and units of the job so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -27,6 +27,8 @@ struct Lane {
     sent: u64,
     written: u64,
     durable: u64,
+    /// Nothing is sent on it any more; what it did not bring over comes back when it is closed.
+    lost: bool,
     closed: bool,
 }
 
@@ -34,6 +36,8 @@ struct Lane {
 struct Image {
     planned_all: bool,
     finishing: bool,
+    /// What the receiver was told at the end.
+    announced: Option<[u8; 32]>,
     committed: bool,
     unwritten: u64,
 }
@@ -97,14 +101,15 @@ impl SenderSession {
     /// Puts a planned unit on a lane: the sequence for its header.
     ///
     /// # Errors
-    /// [`Violation::UnknownLane`] when the lane is closed or was never opened.
+    /// [`Violation::UnknownLane`] when the lane is lost, closed or was never opened.
     pub fn assign(&mut self, id: LaneId, unit: Unit) -> Result<u64, Violation> {
-        let lane = self.lanes.get_mut(&id).filter(|l| !l.closed).ok_or(Violation::UnknownLane(id))?;
+        let lane = self.lanes.get_mut(&id).filter(|l| !l.lost && !l.closed);
+        let lane = lane.ok_or(Violation::UnknownLane(id))?;
         lane.open.push_back(unit);
         let seq = lane.sent;
         lane.sent += 1;
         self.totals.sent += u64::from(unit.bytes);
-        if let Some(at) = self.returned.iter().position(|u| *u == unit) {
+        if let Some(at) = self.returned.iter().position(|u| (u.image, u.chunk) == (unit.image, unit.chunk)) {
             self.returned.swap_remove(at);
             self.totals.resent += u64::from(unit.bytes);
         }
@@ -143,7 +148,20 @@ impl SenderSession {
         Ok(())
     }
 
-    /// The lane is gone and its writes have drained: the units that must be sent again.
+    /// The lane broke, or its join failed. Its units come back with [`SenderSession::close_lane`].
+    pub fn lose_lane(&mut self, id: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            lane.lost = true;
+        }
+    }
+
+    /// Whether nothing more will be heard of this lane but that its frames are durable.
+    pub fn is_closed(&self, id: LaneId) -> bool {
+        self.lanes.get(&id).is_none_or(|l| l.closed)
+    }
+
+    /// The lane is gone and its writes have drained: the units that must be sent again. Said twice, it
+    /// gives nothing back.
     ///
     /// # Errors
     /// As [`SenderSession::acknowledge`].
@@ -170,16 +188,35 @@ impl SenderSession {
         ready
     }
 
-    /// The receiver has put the image in place.
+    /// Every unit of every image is planned and written: no lane is needed any more.
+    pub fn all_written(&self) -> bool {
+        self.images.iter().all(|i| i.planned_all && i.unwritten == 0)
+    }
+
+    /// The image is finished, with this tree digest: what to say.
+    pub fn announce(&mut self, image: u32, tree: [u8; 32]) -> ToReceiver {
+        if let Some(image) = self.images.get_mut(image as usize) {
+            image.announced = Some(tree);
+        }
+        ToReceiver::Finish { image, tree }
+    }
+
+    /// What may have been lost with a control connection, to be said on the next one.
+    pub fn unanswered(&self) -> Vec<ToReceiver> {
+        let lost = self.lanes.iter().filter(|(_, l)| l.lost && !l.closed);
+        let finished = (0u32..).zip(&self.images).filter(|(_, i)| !i.committed);
+        let finished =
+            finished.filter_map(|(image, i)| Some(ToReceiver::Finish { image, tree: i.announced? }));
+        lost.map(|(id, _)| ToReceiver::LaneLost(*id)).chain(finished).collect()
+    }
+
+    /// The receiver has put the image in place. Whether that is news.
     ///
     /// # Errors
     /// [`Violation::NotComplete`] when it was never announced as finished.
-    pub fn committed(&mut self, image: u32) -> Result<(), Violation> {
+    pub fn committed(&mut self, image: u32) -> Result<bool, Violation> {
         match self.images.get_mut(image as usize) {
-            Some(i) if i.finishing => {
-                i.committed = true;
-                Ok(())
-            }
+            Some(i) if i.finishing => Ok(!std::mem::replace(&mut i.committed, true)),
             _ => Err(Violation::NotComplete { image }),
         }
     }

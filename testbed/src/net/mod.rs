@@ -276,6 +276,23 @@ impl Link {
         firewall::add(&self.b, &Rule::Flow { from: port_a, to: port_b })
     }
 
+    /// Ends one TCP connection as a firewall or a broken middlebox does: host a's socket fails, host b
+    /// gets a reset.
+    ///
+    /// # Errors
+    /// When `ss` is missing, the kernel cannot do it (CONFIG_INET_DIAG_DESTROY) or there is no such
+    /// connection.
+    pub fn reset_flow(&self, port_a: u16, port_b: u16) -> Result<()> {
+        let (from, to) = (format!(":{port_a}"), format!(":{port_b}"));
+        let words = ["-K", "-Htn", "state", "established", "sport", "=", &from, "dport", "=", &to];
+        if run(self.a.command("ss").args(words))?.trim().is_empty() {
+            return Err(Error::Invalid(format!(
+                "no connection from port {port_a} to port {port_b} to reset"
+            )));
+        }
+        Ok(())
+    }
+
     /// Silently loses packets of more than `bytes` bytes, IP header included:
     /// an MTU black hole. Segmentation offload is switched off, so that bulk
     /// data goes in packets of the MTU.
