@@ -191,7 +191,7 @@ mod tests {
         let whole =
             |s: &Work| matches!(s, Work::Data { extents, .. } if extents.data_bytes(1 << 20) == 1 << 20);
         assert_eq!(steps.iter().filter(|step| whole(step)).count(), 3);
-        assert!(matches!(steps[3..], [Work::End { .. }]));
+        assert!(matches!(steps[4..], [Work::End { .. }]));
     }
 
     #[test]
