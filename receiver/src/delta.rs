@@ -26,6 +26,8 @@ pub(crate) struct Older {
     pub(crate) ledger: Option<Ledger>,
     /// It is the older copy itself, which has another name until it is complete.
     pub(crate) in_place: bool,
+    /// An attempt before this one may have changed it.
+    pub(crate) changed: bool,
     pub(crate) mark: Option<[u8; 16]>,
     pub(crate) notice: Option<String>,
 }
@@ -91,6 +93,7 @@ fn again(target: &Target, entry: &ImageEntry, found: Leftover) -> Result<Option<
         size: size.min(entry.size),
         ledger: Some(ledger),
         in_place,
+        changed: true,
         mark: None,
         notice,
     }))
@@ -149,7 +152,16 @@ fn in_place(target: &Target, entry: &ImageEntry, old: Image, size: u64) -> Resul
         .map_err(undo)?;
     fs::fsync(fd(target)).map_err(|e| failed(&e))?;
     grow(&old, entry)?;
-    Ok(Older { image: old, beside: None, size, ledger: Some(ledger), in_place: true, mark, notice: None })
+    Ok(Older {
+        image: old,
+        beside: None,
+        size,
+        ledger: Some(ledger),
+        in_place: true,
+        changed: false,
+        mark,
+        notice: None,
+    })
 }
 
 /// A clone where the file system has them, else a new file that what is kept is copied to.
@@ -187,7 +199,7 @@ fn aside(target: &Target, entry: &ImageEntry, old: Image, size: u64, direct: boo
     match made() {
         Ok((cloned, ledger)) => {
             let beside = (!cloned).then_some(old);
-            Ok(Older { image, beside, size, ledger, in_place: false, mark, notice: None })
+            Ok(Older { image, beside, size, ledger, in_place: false, changed: false, mark, notice: None })
         }
         Err(failure) => {
             leftover::clear(target)?;
@@ -203,8 +215,11 @@ fn grow(image: &Image, entry: &ImageEntry) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The older copy gets its name back: nothing of it was changed. As far as possible.
-pub(crate) fn give_back(target: &Target, image: &Image) {
+/// The older copy of `size` bytes gets its name back: nothing of it was changed. As far as possible.
+pub(crate) fn give_back(target: &Target, image: &Image, size: u64) {
+    if image.size() != size && image.set_len(size).is_err() {
+        return;
+    }
     let part = leftover::part_name(target);
     leftover::unmark(image);
     let back =

@@ -77,7 +77,10 @@ pub(crate) async fn unfinished(job: &Arc<Receiving>, placed: &Placed, mut failur
     for (part, _) in open {
         if part.is_changed_in_place() {
             in_place.push(part.entry.name.as_str());
-        } else if failure.exit != WRONG && part.logbook.as_ref().is_some_and(|l| l.ledger().is_some()) {
+        } else if failure.exit != WRONG
+            && !part.is_in_place()
+            && part.logbook.as_ref().is_some_and(|l| l.ledger().is_some())
+        {
             kept.push(part.entry.name.as_str());
         } else {
             part.remove();

@@ -81,7 +81,8 @@ impl Part {
                     older.mark,
                     if beside { 0 } else { entry.size.max(1) },
                 )?;
-                file.in_place = older.in_place;
+                file.in_place = older.in_place.then_some(older.size);
+                file.touched = AtomicBool::new(older.changed);
                 (file, older.image, older.ledger)
             }
             Begin::Resume(Resumed { image, ledger, durable }) => {
@@ -149,15 +150,20 @@ impl Part {
         matches!(self.place, Place::Device).then(|| self.path.display().to_string())
     }
 
-    /// Whether something of an older copy was changed in place, which nothing undoes.
+    /// Whether it is an older copy by another name.
+    pub(crate) fn is_in_place(&self) -> bool {
+        matches!(&self.place, Place::File(file) if file.in_place.is_some())
+    }
+
+    /// Whether something of such a copy was changed, which nothing undoes.
     pub(crate) fn is_changed_in_place(&self) -> bool {
-        matches!(&self.place, Place::File(file) if file.in_place && file.touched.load(Ordering::Relaxed))
+        matches!(&self.place, Place::File(file) if file.in_place.is_some() && file.touched.load(Ordering::Relaxed))
     }
 
     /// How a message about a copy that is wrong goes on.
     pub(crate) fn not_kept(&self) -> &'static str {
         match &self.place {
-            Place::File(file) if file.in_place => "; it keeps its name of an unfinished copy",
+            Place::File(file) if file.in_place.is_some() => "; it keeps its name of an unfinished copy",
             Place::File(_) => "; the copy was not kept",
             // What a device holds then is said at the sender, once for all failures.
             Place::Device | Place::Complete => "",
@@ -243,13 +249,15 @@ impl Part {
     /// in place is never removed; as long as nothing was changed it gets its name back.
     pub(crate) fn remove(&self) {
         match &self.place {
-            Place::File(file) if file.in_place => {
-                if !file.touched.load(Ordering::Relaxed) {
-                    delta::give_back(&file.target, &self.image);
+            Place::File(file) => match file.in_place {
+                Some(size) => {
+                    if !file.touched.load(Ordering::Relaxed) {
+                        delta::give_back(&file.target, &self.image, size);
+                    }
+                    return;
                 }
-                return;
-            }
-            Place::File(file) => file.remove(),
+                None => file.remove(),
+            },
             Place::Device => {}
             Place::Complete => return,
         }
@@ -266,8 +274,8 @@ pub(crate) struct PartFile {
     mark: Option<[u8; 16]>,
     /// All of it was a hole when this run began.
     fresh: bool,
-    /// It is an older copy by another name, of which there is no other.
-    in_place: bool,
+    /// It is an older copy by another name, of which there is no other; the bytes that it had.
+    in_place: Option<u64>,
     /// Something of it was changed.
     touched: AtomicBool,
     /// Space is reserved below this byte; changed under the lock of `ahead` alone.
@@ -327,7 +335,7 @@ impl PartFile {
             made: (identity.dev, identity.ino),
             mark,
             fresh: reserved_to == 0,
-            in_place: false,
+            in_place: None,
             touched: AtomicBool::new(false),
             reserved_to: AtomicU64::new(reserved_to),
             ahead: Mutex::new(Ahead { cleared: RunSet::default(), piece: RESERVE.start }),
