@@ -271,7 +271,7 @@ impl Receiving {
             buffer[w.len as usize..end].fill(0);
         }
         let gaps = gaps(&segments, w.len);
-        part.touch();
+        part.touch(offset);
         let started = Instant::now();
         let (buffer, written) = self.engine.write(&part.image, buffer, offset, segments).await;
         drop(buffer);

@@ -208,7 +208,7 @@ impl Part {
     /// # Errors
     /// What the file system or the device says.
     pub(crate) async fn clear(&self, engine: &Engine, start: u64, end: u64) -> Result<(), blockio::Error> {
-        self.touch();
+        self.touch(start);
         match &self.place {
             Place::File(file) => file.clear(engine, &self.image, start, end).await,
             Place::Device => engine.zero(&self.image, start..end).await,
@@ -238,9 +238,11 @@ impl Part {
         }
     }
 
-    /// From now on it is not what it was.
-    pub(crate) fn touch(&self) {
-        if let Place::File(file) = &self.place {
+    /// Something is written at byte `at`: from now on an older copy is not what it was.
+    pub(crate) fn touch(&self, at: u64) {
+        if let Place::File(file) = &self.place
+            && file.in_place.is_some_and(|size| at < size)
+        {
             file.touched.store(true, Ordering::Relaxed);
         }
     }
