@@ -14,13 +14,18 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::error::{Doing, Error, Result};
 use crate::run::{need_root, tool};
 pub use cap::Caps;
 use cap::Throttle;
+
+/// The ring of a process that was killed lets go of its files a little later than the process.
+const LETTING_GO: Duration = Duration::from_secs(2);
 
 /// What a disk carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,7 +219,14 @@ impl LoopDisk {
     fn unmount(&mut self, flags: UnmountFlags) -> Result<()> {
         if self.mounted {
             let folder = self.folder()?;
-            unmount(folder, flags).doing(|| format!("unmounting {}", folder.display()))?;
+            let end = Instant::now() + LETTING_GO;
+            let unmounted = loop {
+                match unmount(folder, flags) {
+                    Err(Errno::BUSY) if Instant::now() < end => std::thread::sleep(LETTING_GO / 100),
+                    other => break other,
+                }
+            };
+            unmounted.doing(|| format!("unmounting {}", folder.display()))?;
             self.mounted = false;
         }
         Ok(())
