@@ -139,6 +139,8 @@ pub enum News {
     Done(Box<Summary>),
     /// The sender gives up.
     Failed(Failure),
+    /// A read of the sender's does not end.
+    Stalled(String),
 }
 
 /// A finished job.
@@ -258,6 +260,7 @@ mod tests {
             hex(&round_trip(News::Committed { name: "a".into(), path: "/c/a".into(), notices, theirs })),
             hex(&round_trip(News::Done(Box::new(done)))),
             hex(&round_trip(News::Failed(Failure::new(3, "no")))),
+            hex(&round_trip(News::Stalled("s".into()))),
         ];
         assert_eq!(got.join("\n"), include_str!("../tests/golden/errand.hex").trim());
     }
