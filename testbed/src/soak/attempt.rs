@@ -45,7 +45,8 @@ enum Fault {
 
 use Fault::*;
 
-const ALL: [Fault; 17] = [
+/// What is there twice is twice as likely.
+const ALL: [Fault; 21] = [
     KillSender,
     KillReceiver,
     InterruptSender,
@@ -63,6 +64,10 @@ const ALL: [Fault; 17] = [
     SlowWrites,
     SlowFlushes,
     CutPower,
+    CutPower,
+    CutPower,
+    FailFlushes,
+    KillReceiver,
 ];
 
 impl Fault {
@@ -136,8 +141,7 @@ pub fn run(
     command.args(["--rsh", &format!("{} local-shell --netns {}", bench.testbed.display(), link.b().name())]);
     command.args(["--remote-path", &vmferry]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&output)?);
-    // Starting takes a moment, and so does what follows the last byte.
-    let expected = 600 + plan.bytes().min(64 << 20) / (40 << 10);
+    let expected = u64::try_from(plan.expected().as_millis())?;
     let mut faults: Vec<(Duration, Fault)> =
         (0..count).map(|_| (Duration::from_millis(dice.below(expected)), one_of(dice, &ALL))).collect();
     faults.sort_by_key(|(at, _)| *at);

@@ -10,7 +10,7 @@ use testbed::faults::{FaultFs, Faults};
 use testbed::images::{self, content::Numbers};
 
 use super::Bench;
-use super::plan::{Content, DiskKind, ImagePlan, Plan};
+use super::plan::{Content, DiskKind, ImagePlan, Plan, SPARSE};
 use crate::cli::Failure;
 
 /// Bytes of a disk with a file system; the images fit, with one older copy of each.
@@ -203,7 +203,7 @@ impl Source {
     fn make(path: &Path, plan: &ImagePlan, seed: u64) -> Result<Source, Failure> {
         match plan.content {
             Content::Dense => images::random(path, plan.size, seed)?,
-            Content::Sparse => images::sparse(path, plan.size, plan.size / 10, seed).map(drop)?,
+            Content::Sparse => images::sparse(path, plan.size, plan.size / SPARSE, seed).map(drop)?,
             Content::Hole => File::create(path)?.set_len(plan.size)?,
         }
         Ok(Source { path: path.to_owned(), b3: images::b3(path)? })

@@ -1,6 +1,13 @@
 //! What a job is: images, disk, link and options, all out of its seed.
 
+use std::time::Duration;
+
 use testbed::images::content::Numbers;
+
+/// Of a sparse image one byte in so many is data.
+pub const SPARSE: u64 = 10;
+/// How long it takes until the first byte is sent, and after the last.
+const STARTING: Duration = Duration::from_millis(400);
 
 /// The disk that the copies go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +43,8 @@ pub struct Plan {
     pub images: Vec<ImagePlan>,
     /// Of the link, Mbit/s.
     pub rate: u64,
+    /// Bytes per second that the sender may send.
+    limit: u64,
     pub options: Vec<String>,
     /// So many attempts are disturbed.
     pub disturbed: u64,
@@ -52,7 +61,8 @@ impl Plan {
         option("--chunk", one_of(dice, &["64K", "256K", "1M", "4M"]));
         option("--transport", one_of(dice, &["tls", "tcp"]));
         option("--engine", one_of(dice, &["uring", "sync"]));
-        option("--limit", one_of(dice, &["20MiB/s", "40MiB/s", "80MiB/s"]));
+        let limit: u64 = one_of(dice, &[10, 20, 40]);
+        option("--limit", &format!("{limit}MiB/s"));
         option("--peer-timeout", "3");
         match dice.below(4) {
             0 => {}
@@ -65,7 +75,18 @@ impl Plan {
             options.push("--no-direct".into());
         }
         let rate = one_of(dice, &[300, 1000, 3000]);
-        Plan { disk, images, rate, options, disturbed: 1 + dice.below(5) }
+        Plan { disk, images, rate, limit: limit << 20, options, disturbed: 1 + dice.below(6) }
+    }
+
+    /// About how long an attempt takes that nobody disturbs.
+    pub fn expected(&self) -> Duration {
+        let data = |image: &ImagePlan| match image.content {
+            Content::Dense => image.size,
+            Content::Sparse => image.size / SPARSE,
+            Content::Hole => 0,
+        };
+        let data: u64 = self.images.iter().map(data).sum();
+        STARTING + Duration::from_millis(data * 1000 / self.limit)
     }
 
     /// Bytes of all images.
@@ -75,9 +96,10 @@ impl Plan {
 }
 
 fn image(dice: &mut Numbers) -> ImagePlan {
-    let content = one_of(dice, &[Content::Dense, Content::Dense, Content::Sparse, Content::Hole]);
+    let content =
+        one_of(dice, &[Content::Dense, Content::Dense, Content::Dense, Content::Sparse, Content::Hole]);
     let most = match content {
-        Content::Dense => one_of(dice, &[10_000, 8 << 20, 32 << 20]),
+        Content::Dense => one_of(dice, &[10_000, 16 << 20, 32 << 20, 32 << 20]),
         Content::Sparse => 256 << 20,
         Content::Hole => 1 << 30,
     };

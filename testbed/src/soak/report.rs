@@ -66,9 +66,9 @@ impl Report {
         println!("{kind:?}: {what}\n  {story}\n  again: testbed soak --job {seed}");
     }
 
-    /// Whether all held.
-    pub fn good(&self) -> bool {
-        self.sums().wrong.is_empty()
+    /// How much does not hold.
+    pub fn wrongs(&self) -> u64 {
+        self.sums().wrong.values().sum()
     }
 }
 
