@@ -266,6 +266,7 @@ mod tests {
     use super::*;
     use blockio::EngineChoice;
     use proto::digest::ImageDigest;
+    use proto::granules::{Content, Granules, Run};
     use std::fs::File;
     use std::os::unix::fs::FileExt;
     use std::path::Path;
@@ -326,14 +327,20 @@ mod tests {
     }
 
     fn b3(found: &[Found], size: u64, chunk: ChunkSize) -> [u8; 32] {
-        let mut digest = ImageDigest::new(size, chunk, u64::MAX);
+        let (mut granules, mut digest) = (Granules::new(size, chunk), ImageDigest::new(size, u64::MAX));
         let leaf = |chunk_index: u64| chunk_index * chunk.leaves() as u64;
         for piece in found {
             match piece {
-                Found::Zero { chunk, count } => digest.zeros(leaf(*chunk), leaf(*count)),
+                Found::Zero { chunk, count } => {
+                    granules.zeros(leaf(*chunk), leaf(*count)).into_iter().for_each(|run| digest.add(run));
+                }
                 Found::Data { chunk, leaves } => {
                     for (at, cv) in (leaf(*chunk)..).zip(leaves) {
-                        if *cv == [0; 32] { digest.zeros(at, 1) } else { digest.data(at, *cv) }
+                        if *cv == [0; 32] {
+                            granules.zeros(at, 1).into_iter().for_each(|run| digest.add(run));
+                        } else {
+                            granules.data(at, *cv).into_iter().for_each(|run| digest.add(run));
+                        }
                     }
                 }
             }
@@ -367,9 +374,9 @@ mod tests {
     fn blake3(path: &Path) -> [u8; 32] {
         let bytes = std::fs::read(path).unwrap();
         let size = bytes.len() as u64;
-        let mut digest = ImageDigest::new(size, ChunkSize::DEFAULT, u64::MAX);
+        let mut digest = ImageDigest::new(size, u64::MAX);
         for (i, granule) in (0u64..).zip(bytes.chunks(MIB as usize)) {
-            digest.data(i, leaf_hash(i * MIB, granule, size));
+            digest.add(Run { start: i, content: Content::Data(leaf_hash(i * MIB, granule, size)) });
         }
         digest.finish().unwrap().b3.unwrap()
     }

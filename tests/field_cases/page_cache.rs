@@ -46,6 +46,13 @@ impl Group {
         line.unwrap().trim().parse().unwrap()
     }
 
+    /// Bytes that were charged to it at most.
+    fn peak(&self) -> u64 {
+        let read = |file| fs::read_to_string(self.folder.join(file));
+        let said = read("memory.max_usage_in_bytes").or_else(|_| read("memory.peak")).unwrap();
+        said.trim().parse().unwrap()
+    }
+
     /// A command that runs `program` in the group.
     fn command(&self, place: &Path, program: &str) -> String {
         let script = place.join("in-group");
@@ -76,4 +83,5 @@ fn c7_a_buffered_copy_to_a_slow_disk_in_little_memory() {
     assert_eq!(group.killed(), 0, "{}\n{}", sent.stdout, sent.stderr);
     sent.done();
     scene.arrived();
+    assert!(group.peak() > LIMIT / 4, "{} bytes: the receiver was not in the group", group.peak());
 }
