@@ -262,6 +262,7 @@ fn broke(e: JoinError) -> Failure {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)] // ranges of bytes that hold data
 mod tests {
     use super::*;
     use blockio::EngineChoice;
