@@ -1,6 +1,6 @@
-# The doors: make deps | demo | test | fuzz | check | bench | bench-peers | bench-axes | bench-micro | install | install-service
+# The doors: make deps | demo | test | soak | fuzz | check | bench | bench-peers | bench-axes | bench-micro | install | install-service
 .DEFAULT_GOAL := help
-.PHONY: help deps bench-deps build demo test fuzz check bench bench-peers bench-axes bench-micro install install-service
+.PHONY: help deps bench-deps build demo test soak fuzz check bench bench-peers bench-axes bench-micro install install-service
 
 PREFIX ?= /usr/local
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -39,6 +39,10 @@ test: deps       ## every test (root: also namespaces, loop disks, FUSE)
 	@if cargo nextest --version >/dev/null 2>&1; \
 	then cargo nextest run --locked --workspace; \
 	else cargo test --locked --workspace --no-fail-fast; fi
+
+soak: deps       ## random jobs under random faults (root), SECONDS (600) long, chosen by SEED (1)
+	cargo build --release --locked -p vmferry -p vmferry-testbed
+	target/release/testbed soak --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
 fuzz: deps       ## every parser of what a peer says, SECONDS_EACH (60) seconds each
 	fuzz/run

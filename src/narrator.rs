@@ -29,6 +29,10 @@ impl<'a> Narrator<'a> {
     pub fn tell(&self, event: Event) {
         match event {
             Event::Overwriting(path) => *self.device.borrow_mut() = Some(path),
+            Event::Stalled(what) => {
+                let notices = self.notices(vec![what], vec![]);
+                self.progress.aside(|| self.report.stalled(&notices));
+            }
             Event::Started { notices, theirs, peer } => {
                 let notices = self.notices(notices, theirs);
                 self.progress.aside(|| self.report.started(&notices, peer));

@@ -275,6 +275,7 @@ async fn follow(heard: &mut Heard, narrator: &Narrator<'_>, latest: &Cell<Snapsh
                 narrator.tell(Event::Started { notices, theirs, peer });
             }
             Some(Ok(News::Overwriting(device))) => narrator.tell(Event::Overwriting(device)),
+            Some(Ok(News::Stalled(what))) => narrator.tell(Event::Stalled(what)),
             Some(Ok(News::Committed { name, path, notices, theirs })) => {
                 narrator.tell(Event::Committed { name, path, notices, theirs });
             }

@@ -44,6 +44,9 @@ enum Line<'a> {
         write_bps: u64,
         bottleneck: Option<&'static str>,
     },
+    Stalled {
+        notices: &'a [String],
+    },
     Committed {
         image: &'a str,
         path: &'a str,
@@ -131,6 +134,15 @@ impl Report {
     pub fn started(&self, notices: &[String], peer: SocketAddr) {
         if self.json {
             Self::object(&Line::Started { peer: peer.to_string(), lanes: self.streams, notices });
+        } else {
+            self.notices(notices);
+        }
+    }
+
+    /// A read does not end.
+    pub fn stalled(&self, notices: &[String]) {
+        if self.json {
+            Self::object(&Line::Stalled { notices });
         } else {
             self.notices(notices);
         }

@@ -159,6 +159,8 @@ pub enum News {
         /// As above.
         connection: u32,
     },
+    /// A read of the sender's does not end.
+    Stalled(String),
 }
 
 /// A finished job.
@@ -284,6 +286,7 @@ mod tests {
             hex(&round_trip(News::Failed(Failure::new(3, "no")))),
             hex(&round_trip(News::Lost { connection: 2, reason: "r".into() })),
             hex(&round_trip(News::Restored { connection: 2 })),
+            hex(&round_trip(News::Stalled("s".into()))),
         ];
         assert_eq!(got.join("\n"), include_str!("../tests/golden/errand.hex").trim());
     }

@@ -1,7 +1,7 @@
 //! A survey: what lies in an image on this host, hashed leaf by leaf in the order of the image.
 //!
-//! Goals: as fast as the disk reads and the cores hash, past the page cache, in the memory of the pool;
-//! zeros count as zeros, whether written or a hole. Non-goals: who asks and why (verification,
+//! Goals: as fast as the disk reads and one core hashes, past the page cache, in the memory of the
+//! pool; zeros count as zeros, whether written or a hole. Non-goals: who asks and why (verification,
 //! delta, resume), whether the image may be looked at, whether it changed meanwhile.
 
 use std::collections::VecDeque;
@@ -262,6 +262,7 @@ fn broke(e: JoinError) -> Failure {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)] // ranges of bytes that hold data
 mod tests {
     use super::*;
     use blockio::EngineChoice;
@@ -273,13 +274,13 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A file of `size` bytes with bytes that are not zero from each start to its end.
-    fn file(path: &Path, size: u64, data: &[(u64, u64)]) -> File {
+    /// A file of `size` bytes with bytes that are not zero in these places.
+    fn file(path: &Path, size: u64, data: &[Range<u64>]) -> File {
         let file = File::create(path).unwrap();
         file.set_len(size).unwrap();
-        for (start, end) in data {
-            let bytes: Vec<u8> = (*start..*end).map(|at| (at % 251) as u8 + 1).collect();
-            file.write_all_at(&bytes, *start).unwrap();
+        for range in data {
+            let bytes: Vec<u8> = range.clone().map(|at| (at % 251) as u8 + 1).collect();
+            file.write_all_at(&bytes, range.start).unwrap();
         }
         file
     }
@@ -327,7 +328,7 @@ mod tests {
     }
 
     fn b3(found: &[Found], size: u64, chunk: ChunkSize) -> [u8; 32] {
-        let (mut digest, mut granules) = (ImageDigest::new(size, u64::MAX), Granules::new(size, chunk));
+        let (mut granules, mut digest) = (Granules::new(size, chunk), ImageDigest::new(size, u64::MAX));
         let leaf = |chunk_index: u64| chunk_index * chunk.leaves() as u64;
         for piece in found {
             match piece {
@@ -336,11 +337,11 @@ mod tests {
                 }
                 Found::Data { chunk, leaves } => {
                     for (at, cv) in (leaf(*chunk)..).zip(leaves) {
-                        let runs = match cv {
-                            [0, ..] if *cv == [0; 32] => granules.zeros(at, 1),
-                            cv => granules.data(at, *cv).into_iter().collect(),
-                        };
-                        runs.into_iter().for_each(|run| digest.add(run));
+                        if *cv == [0; 32] {
+                            granules.zeros(at, 1).into_iter().for_each(|run| digest.add(run));
+                        } else {
+                            granules.data(at, *cv).into_iter().for_each(|run| digest.add(run));
+                        }
                     }
                 }
             }
@@ -353,8 +354,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         for size in [0, 1, 4095, 65_536, 65_537, MIB - 1, MIB, MIB + 1, 9 * MIB + 513] {
-            let data = [(0, 1), (70_000, 140_000), (2 * MIB - 5, 3 * MIB + 9), (9 * MIB, 9 * MIB + 513)];
-            let data: Vec<_> = data.into_iter().filter(|(_, end)| *end <= size).collect();
+            let data = [0..1, 70_000..140_000, 2 * MIB - 5..3 * MIB + 9, 9 * MIB..9 * MIB + 513];
+            let data: Vec<_> = data.into_iter().filter(|r| r.end <= size).collect();
             file(&path, size, &data);
             let want = blake3(&path);
             let image = Image::open_source(&path, true).unwrap();
@@ -376,8 +377,7 @@ mod tests {
         let size = bytes.len() as u64;
         let mut digest = ImageDigest::new(size, u64::MAX);
         for (i, granule) in (0u64..).zip(bytes.chunks(MIB as usize)) {
-            let content = Content::Data(leaf_hash(i * MIB, granule, size));
-            digest.add(Run { start: i, content });
+            digest.add(Run { start: i, content: Content::Data(leaf_hash(i * MIB, granule, size)) });
         }
         digest.finish().unwrap().b3.unwrap()
     }
@@ -386,7 +386,7 @@ mod tests {
     fn written_zeros_and_holes_are_one_run() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
-        let written = file(&path, 40 * MIB, &[(5 * MIB, 5 * MIB + 1)]);
+        let written = file(&path, 40 * MIB, &[5 * MIB..5 * MIB + 1]);
         written.write_all_at(&vec![0; 3 << 20], 9 * MIB).unwrap();
         let image = Image::open_source(&path, true).unwrap();
         image.sync_before_map().unwrap();
@@ -407,7 +407,7 @@ mod tests {
     fn leaves_without_data_in_a_large_chunk_are_zero() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
-        file(&path, 7 * MIB + 5, &[(2 * MIB, 2 * MIB + 1)]);
+        file(&path, 7 * MIB + 5, &[2 * MIB..2 * MIB + 1]);
         let image = Image::open_source(&path, true).unwrap();
         let found = run(&image, &scope(&image, "4M", Holes::Read)).unwrap();
         let Found::Data { chunk: 0, leaves } = &found[0] else { panic!("{found:?}") };
@@ -419,7 +419,7 @@ mod tests {
     fn a_part_of_the_image_hashes_as_in_the_whole() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
-        file(&path, 20 * MIB + 1, &[(0, 20 * MIB + 1)]);
+        file(&path, 20 * MIB + 1, &[0..20 * MIB + 1]);
         let image = Image::open_source(&path, true).unwrap();
         let whole = scope(&image, "1M", Holes::Trusted);
         let all = run(&image, &whole).unwrap();
@@ -435,7 +435,7 @@ mod tests {
     fn a_file_that_was_cut_off_is_no_file_with_a_hole() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
-        let written = file(&path, 9 * MIB, &[(0, 2 * MIB)]);
+        let written = file(&path, 9 * MIB, &[0..2 * MIB]);
         let image = Image::open_source(&path, true).unwrap();
         written.set_len(4 * MIB + 5).unwrap();
         for holes in [Holes::Trusted, Holes::Read] {
@@ -451,7 +451,7 @@ mod tests {
     async fn it_waits_for_whoever_asks() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
-        let written = file(&path, 64 * MIB, &[(0, 64 * MIB)]);
+        let written = file(&path, 64 * MIB, &[0..64 * MIB]);
         let image = Image::open_source(&path, true).unwrap();
         let scope = scope(&image, "1M", Holes::Read);
         let (engine, pool) = engine(scope.chunk, DEPTH);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockio::{Engine, EngineChoice, Pool};
+use blockio::{Engine, EngineChoice, EngineKind, Pool, Stall};
 use lanes::dial::Dialer;
 use lanes::{Lane, message};
 use proto::control::{Accept, Delta, Earlier, Failure, Open, ToReceiver, ToSender, Transport};
@@ -16,7 +16,7 @@ use proto::owner::Owner;
 use proto::session::SenderSession;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{interval, sleep, timeout};
 
 use crate::cause::{self, Cause, failure_of, unreachable_peer};
 use crate::control::{Committed, Conversation, Ended};
@@ -34,6 +34,8 @@ use crate::source::Source;
 pub(crate) const REASON_GRACE: Duration = Duration::from_secs(3);
 /// Units ready to be sent; data among them is bounded by the pool anyway.
 const READY: usize = 256;
+/// A read that takes so long is told of, and so long after that again.
+const STALLED: Duration = Duration::from_secs(10);
 
 /// How a job is run.
 #[derive(Clone, Debug)]
@@ -116,6 +118,8 @@ pub enum Event {
     /// From now on this block device at the destination is overwritten: when the job fails it holds
     /// an incomplete copy.
     Overwriting(String),
+    /// A read does not end: which, for how long, and what may help.
+    Stalled(String),
     /// An image is in place.
     Committed {
         /// Its name.
@@ -279,8 +283,12 @@ pub async fn run(
         let (again, returned) = (reader.clone(), ends.returned);
         parts.spawn(async move { Part::Reader(reader.run(earlier, line).await) });
         parts.spawn(async move { Part::Reader(again.again(returned).await) });
+        let mut watchdog = interval(STALLED);
         loop {
             tokio::select! {
+                _ = watchdog.tick() => {
+                    engine.stalled(STALLED).iter().for_each(|stall| events(Event::Stalled(stalled(stall, engine))));
+                }
                 Some(part) = parts.join_next() => {
                     if let Some((image, announced)) = cause::settle(part)? {
                         let finish = shared.session().announce(image, announced.tree);
@@ -353,6 +361,15 @@ fn slots(o: &Options) -> Result<usize, Failure> {
         ));
     }
     Ok(slots.min(o.streams as usize + 64))
+}
+
+/// What to say about a read that does not end, and to do about it.
+fn stalled(stall: &Stall, engine: &Engine) -> String {
+    let next = match engine.kind() {
+        EngineKind::Uring => "look at the disk (dmesg); if it is well, end this and try --engine sync",
+        EngineKind::Sync => "look at the disk (dmesg)",
+    };
+    format!("{stall}: {next}")
 }
 
 /// The ways of the data lanes. The address that control found to work stands for its way.

@@ -176,6 +176,7 @@ fn news(event: Event) -> News {
     match event {
         Event::Started { notices, theirs, peer } => News::Started { notices, theirs, peer },
         Event::Overwriting(device) => News::Overwriting(device),
+        Event::Stalled(what) => News::Stalled(what),
         Event::Committed { name, path, notices, theirs } => News::Committed { name, path, notices, theirs },
         Event::Lost { connection, reason } => News::Lost { connection, reason },
         Event::Restored { connection } => News::Restored { connection },

@@ -13,8 +13,10 @@ use testbed::net::{self, Link, LinkConfig, Rate, Shape};
 use testbed::seccomp::{Call, Refusal, deny_io_uring};
 
 use crate::shell::LocalShell;
+use crate::soak::Soak;
 
-type Failure = Box<dyn std::error::Error>;
+/// Why a command failed.
+pub type Failure = Box<dyn std::error::Error>;
 
 /// Two hosts on one machine: makes, shapes and cuts the link between them.
 #[derive(Debug, Parser)]
@@ -105,6 +107,8 @@ enum Verb {
     },
     /// A remote shell that runs the command here: for `--rsh 'testbed local-shell'`.
     LocalShell(LocalShell),
+    /// Run jobs at random under random faults, and check what they promised.
+    Soak(Soak),
     /// Make a link and keep its relay running until the link is removed.
     #[command(hide = true)]
     Hold {
@@ -230,6 +234,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
             Kind::Qcow2 => images::qcow2(&path, size, data, seed)?,
         },
         Verb::LocalShell(shell) => return Err(shell.exec()),
+        Verb::Soak(soak) => return Ok(ExitCode::from(u8::from(!soak.run()?))),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -3,6 +3,7 @@
 
 mod cli;
 mod shell;
+mod soak;
 
 use std::process::ExitCode;
 

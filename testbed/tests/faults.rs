@@ -242,3 +242,132 @@ fn it_is_unmounted_even_with_an_open_file() {
     assert!(backing.path().join("file").exists());
     drop(file);
 }
+
+fn volatile() -> Bed {
+    let backing = tempfile::tempdir().expect("a folder");
+    fs::create_dir(backing.path().join("disk")).expect("a folder");
+    let mountpoint = tempfile::tempdir().expect("a folder");
+    let fs = FaultFs::mount_volatile(&backing.path().join("disk"), mountpoint.path(), Faults::default());
+    Bed { fs: fs.expect("mounts"), backing, _mountpoint: mountpoint }
+}
+
+fn sync_folder(bed: &Bed) {
+    File::open(bed.fs.path()).expect("opens").sync_all().expect("syncs");
+}
+
+/// What a file holds after the power was lost, block by block: 1 is old, 2 is new.
+fn blocks_after(synced: bool, seed: u64) -> Vec<u8> {
+    let bed = volatile();
+    let file = bed.file();
+    file.write_all_at(&vec![1; 64 * KIB], 0).expect("writes");
+    file.sync_data().expect("syncs");
+    sync_folder(&bed);
+    file.write_all_at(&vec![2; 32 * KIB], 16 * KIB as u64).expect("writes");
+    if synced {
+        file.sync_data().expect("syncs");
+    }
+    bed.fs.power_loss(seed).expect("loses power");
+    assert_eq!(errno(file.write_at(&[3], 0)), Some(libc::EBADF), "nobody outlives it");
+    let bytes = fs::read(bed.path()).expect("reads");
+    bytes
+        .chunks(512)
+        .for_each(|sector| assert!(sector.iter().all(|byte| *byte == sector[0]), "whole sectors"));
+    bytes.chunks(512).map(|sector| sector[0]).collect()
+}
+
+#[test]
+fn synced_data_survive_a_loss_of_power_and_others_do_not_always() {
+    let (mut old, mut new, mut torn) = (0, 0, 0);
+    for seed in 0..24 {
+        let sectors = blocks_after(true, seed);
+        assert!(sectors[32..96].iter().all(|byte| *byte == 2), "seed {seed}");
+        let sectors = blocks_after(false, seed);
+        assert!(sectors[..32].iter().chain(&sectors[96..]).all(|byte| *byte == 1), "seed {seed}");
+        for block in sectors[32..96].chunks(8) {
+            match (block.contains(&1), block.contains(&2)) {
+                (true, false) => old += 1,
+                (false, true) => new += 1,
+                _ => torn += 1,
+            }
+        }
+    }
+    assert!(old > 0 && new > 0 && torn > 0, "{old} old, {new} new, {torn} torn");
+    assert_eq!(blocks_after(false, 5), blocks_after(false, 5), "a seed is a seed");
+}
+
+#[test]
+fn names_survive_in_their_order_unless_their_folder_was_synced() {
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..32 {
+        let bed = volatile();
+        let at = |name: &str| bed.fs.path().join(name);
+        for name in ["a", "b"] {
+            fs::write(at(name), name).expect("writes");
+            File::open(at(name)).expect("opens").sync_all().expect("syncs");
+        }
+        sync_folder(&bed);
+        // Three changes: a replaces b, c appears, a goes.
+        fs::rename(at("a"), at("b")).expect("renames");
+        fs::write(at("c"), "").expect("writes");
+        fs::remove_file(at("b")).expect("removes");
+        bed.fs.power_loss(seed).expect("loses power");
+        let now = ["a", "b", "c"].map(|name| fs::read_to_string(at(name)).ok());
+        let now: Vec<&str> = now.iter().map(|content| content.as_deref().unwrap_or("-")).collect();
+        seen.insert(now.join(" "));
+    }
+    let possible = ["a b -", "- a -", "- a ", "- - "];
+    assert!(seen.iter().all(|now| possible.contains(&now.as_str())), "{seen:?}");
+    assert_eq!(seen.len(), possible.len(), "{seen:?}");
+
+    for seed in 0..8 {
+        let bed = volatile();
+        let at = |name: &str| bed.fs.path().join(name);
+        fs::write(at("a"), "a").expect("writes");
+        File::open(at("a")).expect("opens").sync_all().expect("syncs");
+        fs::rename(at("a"), at("b")).expect("renames");
+        sync_folder(&bed);
+        bed.fs.power_loss(seed).expect("loses power");
+        assert_eq!(fs::read_to_string(at("b")).expect("reads"), "a");
+        assert!(!at("a").exists());
+    }
+}
+
+#[test]
+fn what_a_failed_sync_lost_no_later_one_brings_back() {
+    for seed in 0..8 {
+        let bed = volatile();
+        let file = bed.file();
+        sync_folder(&bed);
+        file.write_all_at(&[7; 4096], 0).expect("writes");
+        bed.fs.set(Faults { failing_fsyncs: 1, ..Faults::default() });
+        assert_eq!(errno(file.sync_data()), Some(libc::EIO));
+        file.write_all_at(&[8; 4096], 4096).expect("writes");
+        file.sync_data().expect("syncs");
+        let mut page = [0; 4096];
+        file.read_exact_at(&mut page, 0).expect("reads");
+        assert_eq!(page, [7; 4096], "it looks as if it were there");
+        bed.fs.power_loss(seed).expect("loses power");
+        assert_eq!(fs::read(bed.path()).expect("reads"), [[0; 4096], [8; 4096]].concat());
+    }
+}
+
+#[test]
+fn a_size_and_what_was_punched_come_back_or_not() {
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..24 {
+        let bed = volatile();
+        let file = bed.file();
+        file.write_all_at(&[1; 8192], 0).expect("writes");
+        file.sync_all().expect("syncs");
+        sync_folder(&bed);
+        let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&file, holes, 0, 4096).expect("punches");
+        file.set_len(4096).expect("shrinks");
+        bed.fs.power_loss(seed).expect("loses power");
+        let bytes = fs::read(bed.path()).expect("reads");
+        seen.insert((bytes.len(), bytes[0], bytes[4095]));
+    }
+    for wanted in [(8192, 1, 1), (4096, 0, 0)] {
+        assert!(seen.contains(&wanted), "{seen:?}");
+    }
+}

@@ -16,7 +16,8 @@ const WINDOW: u64 = 32 * MIB;
 /// (at most 6 MiB, tcp_rmem and tcp_wmem), one that is being received and those being written.
 const IN_FLIGHT: u64 = LANES * (2 + 6 + 6 + 1) * MIB + 16 * MIB;
 
-fn setting(name: &str, otherwise: u64) -> u64 {
+/// A number out of the environment.
+pub fn setting(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(otherwise)
 }
 

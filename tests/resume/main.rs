@@ -5,10 +5,13 @@
 mod ferry;
 #[path = "../scene/mod.rs"]
 mod scene;
+#[path = "../watch/mod.rs"]
+mod watch;
 
 mod doubts;
 mod interruptions;
 mod kills;
+mod power;
 
 use std::path::PathBuf;
 

@@ -131,8 +131,9 @@ impl Scene {
         assert_eq!(left, self.listed, "left over at the destination");
     }
 
+    /// They end in time.
     #[track_caller]
-    fn no_receiver(&self, patience: Duration) {
+    pub fn no_receiver(&self, patience: Duration) {
         let started = Instant::now();
         while !self.receivers().is_empty() {
             assert!(started.elapsed() < patience, "receivers are left: {:?}", self.receivers());
@@ -311,6 +312,11 @@ impl Attempt {
         }
         let stderr = self.stderr.recv_timeout(HANG).unwrap();
         Sent { exit, stdout: std::mem::take(&mut self.stdout), stderr }
+    }
+
+    /// Whether it ended by itself.
+    pub fn ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
     }
 
     pub fn signal(&self, name: &str) {

@@ -12,15 +12,23 @@ mod cap;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::io::Errno;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount,
+};
 
 use crate::error::{Doing, Error, Result};
 use crate::run::{need_root, tool};
 pub use cap::Caps;
 use cap::Throttle;
+
+/// The ring of a process that was killed lets go of its files a little later than the process.
+const LETTING_GO: Duration = Duration::from_secs(2);
 
 /// What a disk carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +76,8 @@ pub struct LoopDisk {
     name: String,
     backing: PathBuf,
     device: Option<PathBuf>,
+    /// Shared with other mount namespaces; the folder is in it.
+    point: Option<PathBuf>,
     folder: Option<PathBuf>,
     mounted: bool,
     fs: Fs,
@@ -86,7 +96,16 @@ impl LoopDisk {
         let name = crate::unique_name();
         let backing = folder.join(format!("{name}.disk"));
         // Built step by step inside the handle: a failure below cleans up.
-        let mut disk = Self { name, backing, device: None, folder: None, mounted: false, fs, throttle: None };
+        let mut disk = Self {
+            name,
+            backing,
+            device: None,
+            point: None,
+            folder: None,
+            mounted: false,
+            fs,
+            throttle: None,
+        };
         let file =
             File::create_new(&disk.backing).doing(|| format!("creating {}", disk.backing.display()))?;
         file.set_len(size).doing(|| format!("sizing {}", disk.backing.display()))?;
@@ -97,9 +116,7 @@ impl LoopDisk {
         disk.device = Some(device.clone());
         if fs != Fs::None {
             fs.make(&device)?;
-            let point = folder.join(&disk.name);
-            fs::create_dir(&point).doing(|| format!("creating {}", point.display()))?;
-            disk.folder = Some(point);
+            disk.share(folder.join(&disk.name))?;
             disk.mount()?;
         }
         Ok(disk)
@@ -203,6 +220,21 @@ impl LoopDisk {
         self.remount()
     }
 
+    /// Makes `point`, in which the file system is mounted. Whoever runs in a mount
+    /// namespace of his own (`ip netns exec` makes one) sees it come and go: a copy
+    /// of the mount there would keep the file system alive.
+    fn share(&mut self, point: PathBuf) -> Result<()> {
+        let creating = || format!("making the mount point {}", point.display());
+        fs::create_dir(&point).doing(creating)?;
+        self.point = Some(point.clone());
+        mount_bind(&point, &point).doing(creating)?;
+        mount_change(&point, MountPropagationFlags::SHARED).doing(creating)?;
+        let folder = point.join("disk");
+        fs::create_dir(&folder).doing(creating)?;
+        self.folder = Some(folder);
+        Ok(())
+    }
+
     fn mount(&mut self) -> Result<()> {
         let folder = self.folder()?;
         mount(self.device(), folder, self.fs.kind(), MountFlags::empty(), None)
@@ -214,7 +246,19 @@ impl LoopDisk {
     fn unmount(&mut self, flags: UnmountFlags) -> Result<()> {
         if self.mounted {
             let folder = self.folder()?;
-            unmount(folder, flags).doing(|| format!("unmounting {}", folder.display()))?;
+            let end = Instant::now() + LETTING_GO;
+            let unmounted = loop {
+                match unmount(folder, flags) {
+                    Err(Errno::BUSY) if Instant::now() < end => std::thread::sleep(LETTING_GO / 100),
+                    other => break other,
+                }
+            };
+            unmounted.doing(|| format!("unmounting {}", folder.display()))?;
+            // The device is free when the file system is gone everywhere.
+            let alone = || File::options().read(true).custom_flags(libc::O_EXCL).open(self.device()).is_ok();
+            while !alone() && Instant::now() < end {
+                std::thread::sleep(LETTING_GO / 100);
+            }
             self.mounted = false;
         }
         Ok(())
@@ -231,8 +275,10 @@ impl Drop for LoopDisk {
         if let Some(device) = &self.device {
             let _ = tool("losetup", [OsStr::new("-d"), device.as_os_str()]);
         }
-        if let Some(folder) = &self.folder {
-            let _ = fs::remove_dir(folder);
+        if let Some(point) = &self.point {
+            let _ = unmount(point, UnmountFlags::DETACH);
+            let _ = fs::remove_dir(point.join("disk"));
+            let _ = fs::remove_dir(point);
         }
         let _ = fs::remove_file(&self.backing);
     }

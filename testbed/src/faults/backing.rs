@@ -11,19 +11,30 @@ use std::time::SystemTime;
 use fuser::{FileHandle, FileType, INodeNo, OpenAccMode, OpenFlags, ReplyDirectory, Request, TimeOrNow};
 use rustix::fs::{CWD, Timespec, Timestamps};
 
+use super::power::Cache;
 use super::tree::{Tree, attributes};
 use super::{DirectIo, Shared};
 
 /// Serves the calls.
+#[derive(Clone, Debug)]
 pub(super) struct Passthrough {
-    tree: Mutex<Tree>,
+    tree: Arc<Mutex<Tree>>,
     pub(super) shared: Shared,
+    /// Of a disk that can lose power. Locked before the tree, by whoever changes anything.
+    cache: Option<Arc<Mutex<Cache>>>,
 }
 
 impl Passthrough {
-    pub(super) fn new(backing: &Path, shared: Shared) -> io::Result<Self> {
-        let tree = Mutex::new(Tree::new(&backing.canonicalize()?));
-        Ok(Self { tree, shared })
+    pub(super) fn new(backing: &Path, shared: Shared, loses_power: bool) -> io::Result<Self> {
+        let backing = backing.canonicalize()?;
+        let cache = loses_power.then(|| Cache::new(&backing)).transpose()?;
+        let tree = Arc::new(Mutex::new(Tree::new(&backing)));
+        Ok(Self { tree, shared, cache: cache.map(|cache| Arc::new(Mutex::new(cache))) })
+    }
+
+    /// What may be lost with the power, on a disk that can lose it.
+    pub(super) fn cache(&self) -> Option<MutexGuard<'_, Cache>> {
+        self.cache.as_ref().map(|cache| cache.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Each change of the tree is whole before anything can panic.
@@ -93,7 +104,13 @@ impl Passthrough {
         } else {
             options.create(true).truncate(flags & libc::O_TRUNC != 0);
         }
+        let mut cache = self.cache();
+        let new = fs::symlink_metadata(path).is_err();
         let file = options.open(path)?;
+        if let Some(cache) = cache.as_mut().filter(|_| new) {
+            cache.made(path);
+        }
+        drop(cache);
         own(request, path)?;
         let attr = self.entry(path)?;
         Ok((attr, self.tree().opened(attr.ino, file)))
@@ -103,10 +120,15 @@ impl Passthrough {
         // A file without a name has only a handle.
         let path = self.tree().path(number).unwrap_or_default();
         if let Some(size) = to.size {
-            match handle.map(|handle| self.file(handle)) {
-                Some(file) => file?.set_len(size)?,
-                None => OpenOptions::new().write(true).open(&path)?.set_len(size)?,
+            let file = match handle.map(|handle| self.file(handle)) {
+                Some(file) => file?,
+                None => Arc::new(OpenOptions::new().read(true).write(true).open(&path)?),
+            };
+            let mut cache = self.cache();
+            if let Some(cache) = &mut cache {
+                cache.about_to_clear(&file, size..u64::MAX)?;
             }
+            file.set_len(size)?;
         }
         if let Some(mode) = to.mode {
             fs::set_permissions(&path, Permissions::from_mode(mode & 0o7777))?;

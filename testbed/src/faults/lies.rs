@@ -83,6 +83,10 @@ impl Passthrough {
         sleep(slow);
         let data = &data[..length as usize];
         let file = self.file(handle)?;
+        let mut cache = self.cache();
+        if let Some(cache) = &mut cache {
+            cache.about_to_write(&file, offset..offset + u64::from(length))?;
+        }
         let corrupt = corrupt_at
             .and_then(|at| usize::try_from(at.checked_sub(offset)?).ok())
             .filter(|at| *at < data.len());
@@ -93,21 +97,35 @@ impl Passthrough {
         } else {
             file.write_all_at(data, offset)?;
         }
+        drop(cache);
         self.shared.lock().counts.written_bytes += u64::from(length);
         Ok(length)
     }
 
     pub(super) fn faulty_fsync(&self, handle: FileHandle, data_only: bool) -> io::Result<()> {
         self.shared.lock().counts.fsyncs += 1;
-        self.sync_fault(|faults| &mut faults.failing_fsyncs)?;
         let file = self.file(handle)?;
+        let fault = self.sync_fault(|faults| &mut faults.failing_fsyncs);
+        if let Some(mut cache) = self.cache() {
+            if fault.is_ok() {
+                cache.synced(&file)?
+            } else {
+                cache.sync_failed(&file)?
+            }
+            return fault;
+        }
+        fault?;
         if data_only { file.sync_data() } else { file.sync_all() }
     }
 
     pub(super) fn faulty_folder_fsync(&self, number: INodeNo) -> io::Result<()> {
         self.shared.lock().counts.folder_fsyncs += 1;
         self.sync_fault(|faults| &mut faults.failing_folder_fsyncs)?;
-        self.tree().path(number).and_then(File::open)?.sync_all()
+        let path = self.tree().path(number)?;
+        match self.cache() {
+            Some(mut cache) => cache.folder_synced(&path),
+            None => File::open(path)?.sync_all(),
+        }
     }
 
     /// Takes the time for a sync, and fails as often as `which` says.
@@ -144,7 +162,14 @@ impl Passthrough {
                 Fallocate::Works | Fallocate::NoZeroRange => {}
             }
         }
-        Ok(fallocate(&*self.file(handle)?, flags, offset, length)?)
+        let file = self.file(handle)?;
+        let mut cache = self.cache();
+        if let Some(cache) = &mut cache {
+            let zeros = flags.intersects(FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE);
+            let end = if zeros { offset.saturating_add(length) } else { offset };
+            cache.about_to_clear(&file, offset..end)?;
+        }
+        Ok(fallocate(&*file, flags, offset, length)?)
     }
 
     pub(super) fn faulty_seek(&self, handle: FileHandle, offset: i64, whence: i32) -> io::Result<i64> {

@@ -6,11 +6,16 @@
 //! here as it was made (cut at 1 MiB by the kernel), nothing is cached, and
 //! shared writable mappings do not work.
 //!
+//! [`FaultFs::mount_volatile`] is a disk that also loses what was not synced when
+//! [`FaultFs::power_loss`] says so: each 4 KiB block, each size and each change of
+//! a name may survive or not.
+//!
 //! Non-goals: extended attributes, access control, speed.
 
 mod backing;
 mod lies;
 mod passthrough;
+mod power;
 mod tree;
 
 use std::ops::Range;
@@ -142,6 +147,7 @@ impl Shared {
 #[derive(Debug)]
 pub struct FaultFs {
     shared: Shared,
+    disk: Passthrough,
     mountpoint: PathBuf,
     session: Option<BackgroundSession>,
 }
@@ -153,6 +159,19 @@ impl FaultFs {
     /// When this process is not root, the kernel has no FUSE or one of the
     /// folders does not exist.
     pub fn mount(backing: &Path, mountpoint: &Path, faults: Faults) -> Result<Self> {
+        Self::start(backing, mountpoint, faults, false)
+    }
+
+    /// The same on a disk that can lose power. An `fsync` keeps data there, and
+    /// does not wait for the disk under it.
+    ///
+    /// # Errors
+    /// As [`FaultFs::mount`].
+    pub fn mount_volatile(backing: &Path, mountpoint: &Path, faults: Faults) -> Result<Self> {
+        Self::start(backing, mountpoint, faults, true)
+    }
+
+    fn start(backing: &Path, mountpoint: &Path, faults: Faults, loses_power: bool) -> Result<Self> {
         need_root()?;
         if !Path::new("/dev/fuse").exists() {
             return Err(Error::Missing { what: "/dev/fuse".into(), cure: "run `modprobe fuse`".into() });
@@ -164,10 +183,10 @@ impl FaultFs {
             vec![MountOption::FSName("vmferry-testbed".into()), MountOption::DefaultPermissions];
         config.acl = SessionACL::All;
         config.n_threads = Some(4);
-        let session = Passthrough::new(backing, shared.clone())
-            .and_then(|fs| fuser::spawn_mount(fs, mountpoint, &config))
-            .doing(|| format!("mounting a FUSE file system on {}", mountpoint.display()))?;
-        Ok(Self { shared, mountpoint: mountpoint.to_owned(), session: Some(session) })
+        let mounting = || format!("mounting a FUSE file system on {}", mountpoint.display());
+        let disk = Passthrough::new(backing, shared.clone(), loses_power).doing(mounting)?;
+        let session = fuser::spawn_mount(disk.clone(), mountpoint, &config).doing(mounting)?;
+        Ok(Self { shared, disk, mountpoint: mountpoint.to_owned(), session: Some(session) })
     }
 
     /// Where it is mounted.
@@ -184,6 +203,19 @@ impl FaultFs {
         for reply in stalled {
             reply.error(fuser::Errno::EIO);
         }
+    }
+
+    /// Cuts the power: of what was not synced some is lost, as `seed` chooses. Files
+    /// that are open fail with EBADF from now on; whoever writes should be gone.
+    ///
+    /// # Errors
+    /// When the disk cannot lose power, or its folder refuses.
+    pub fn power_loss(&self, seed: u64) -> Result<()> {
+        let Some(mut cache) = self.disk.cache() else {
+            return Err(Error::Invalid("this file system keeps everything: use mount_volatile".into()));
+        };
+        let lost = cache.power_loss(seed, &mut self.disk.tree());
+        lost.doing(|| format!("losing the power of {}", self.mountpoint.display()))
     }
 
     /// The faults as they are now; those that count down have counted down.

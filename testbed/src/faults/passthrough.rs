@@ -84,10 +84,13 @@ impl Filesystem for Passthrough {
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let done = self.child(parent, name).and_then(|path| {
-            fs::remove_file(&path)?;
-            self.tree().unlinked(&path);
-            Ok(())
+        let done = self.child(parent, name).and_then(|path| match self.cache() {
+            Some(mut cache) => cache.remove(&path, &mut self.tree()),
+            None => {
+                fs::remove_file(&path)?;
+                self.tree().unlinked(&path);
+                Ok(())
+            }
         });
         answer!(reply, done, |()| reply.ok())
     }
@@ -103,7 +106,11 @@ impl Filesystem for Passthrough {
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let made = self.child(parent, name).and_then(|path| {
+            let mut cache = self.cache();
             std::os::unix::fs::symlink(target, &path)?;
+            if let Some(cache) = &mut cache {
+                cache.made(&path);
+            }
             own(request, &path)?;
             self.entry(&path)
         });
@@ -126,6 +133,10 @@ impl Filesystem for Passthrough {
                 return Err(rustix::io::Errno::INVAL.into());
             }
             let flags = BackingRename::from_bits_retain(flags.bits());
+            if let Some(mut cache) = self.cache() {
+                let replace = !flags.contains(BackingRename::NOREPLACE);
+                return cache.rename(&from, &to, replace, &mut self.tree());
+            }
             rustix::fs::renameat_with(CWD, &from, CWD, &to, flags)?;
             self.tree().renamed(&from, &to);
             Ok(())
@@ -136,7 +147,11 @@ impl Filesystem for Passthrough {
     fn link(&self, _: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let made = self.child(newparent, newname).and_then(|path| {
             let from = self.tree().path(ino)?;
+            let mut cache = self.cache();
             fs::hard_link(from, &path)?;
+            if let Some(cache) = &mut cache {
+                cache.made(&path);
+            }
             self.entry(&path)
         });
         answer!(reply, made, |attr| reply.entry(&FORGET_AT_ONCE, &attr, Generation(0)))

@@ -77,6 +77,13 @@ impl Tree {
         }
     }
 
+    /// The name has the file again that had this number.
+    pub(super) fn restored(&mut self, path: &Path, number: INodeNo) {
+        self.unlinked(path);
+        self.paths.insert(number.0, path.to_owned());
+        self.numbers.insert(path.to_owned(), number.0);
+    }
+
     pub(super) fn opened(&mut self, number: INodeNo, file: File) -> FileHandle {
         let handle = self.fresh();
         self.files.insert(handle, (number, Arc::new(file)));
@@ -96,6 +103,11 @@ impl Tree {
 
     pub(super) fn closed(&mut self, handle: FileHandle) {
         self.files.remove(&handle.0);
+    }
+
+    /// Whoever has a file open gets EBADF from now on.
+    pub(super) fn close_all(&mut self) {
+        self.files.clear();
     }
 }
 

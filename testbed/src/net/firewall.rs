@@ -20,6 +20,19 @@ pub(super) enum Drop<'a> {
     Larger { than: u16 },
 }
 
+/// Answers every TCP packet that arrives on `device` with a reset.
+pub(super) fn reset(host: &Host, device: &str) -> Result<()> {
+    if !installed("nft") {
+        return Err(missing_tool("nft"));
+    }
+    let script = format!(
+        "add table {TABLE}\n\
+         add chain {TABLE} refusing {{ type filter hook input priority 0; }}\n\
+         add rule {TABLE} refusing iifname \"{device}\" meta l4proto tcp reject with tcp reset\n"
+    );
+    run_with_input(host.command("nft").args(["-f", "-"]), &script).map(drop)
+}
+
 /// Adds one rule.
 pub(super) fn add(host: &Host, rule: &Drop<'_>) -> Result<()> {
     if installed("nft") {

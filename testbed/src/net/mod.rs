@@ -293,6 +293,32 @@ impl Link {
         Ok(())
     }
 
+    /// Both hosts answer every TCP packet with a reset, as a firewall does that
+    /// rejects; [`Link::mend`] ends it.
+    ///
+    /// # Errors
+    /// When nft is not there, or the kernel refuses.
+    pub fn reset(&self) -> Result<()> {
+        for path in 0..self.paths {
+            self.hosts().iter().try_for_each(|host| firewall::reset(host, &device(path)))?;
+        }
+        Ok(())
+    }
+
+    /// TCP connections of host a: its port and that on host b.
+    ///
+    /// # Errors
+    /// When `ss` fails.
+    pub fn flows(&self) -> Result<Vec<(u16, u16)>> {
+        let shown = run(self.a.command("ss").args(["-Htn", "state", "established"]))?;
+        let port = |word: &str| word.rsplit(':').next()?.parse().ok();
+        let flow = |line: &str| {
+            let mut words = line.split_whitespace().skip(2);
+            Some((port(words.next()?)?, port(words.next()?)?))
+        };
+        Ok(shown.lines().filter_map(flow).collect())
+    }
+
     /// Silently loses packets of more than `bytes` bytes, IP header included:
     /// an MTU black hole. Segmentation offload is switched off, so that bulk
     /// data goes in packets of the MTU.
