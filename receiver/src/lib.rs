@@ -10,7 +10,7 @@
 //! devices, which have no second name), and only files that this run made are ever removed. Non-goals: how this process was started, printing.
 //!
 //! Rooms: `target` where images go, `terms` what this side insists on, `peer` the sender in messages, `part` part files and their commit,
-//! `leftover` those of earlier attempts, `ledger` what of a copy is durable, `logbook` when that is noted, `resume` whether it is gone on with, `delta` copies that begin with an older one, `base` what that holds, `owner` whose copies are, `device` block devices, `lane` data lanes,
+//! `leftover` those of earlier attempts, `ledger` what of a copy is durable, `logbook` when that is noted, `state` where that of a device lies, `resume` whether it is gone on with, `delta` copies that begin with an older one, `base` what that holds, `owner` whose copies are, `device` block devices, `lane` data lanes,
 //! `flush` durability, `conversation` the control connections, `prepare` from a wish to a job, `job` all together, `ending` what stays of it;
 //! [`survey`] hashes what is there.
 
@@ -39,6 +39,7 @@ mod readback;
 mod resume;
 pub mod rules;
 pub mod service;
+mod state;
 pub mod survey;
 mod target;
 mod terms;

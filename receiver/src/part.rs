@@ -134,10 +134,10 @@ impl Part {
     }
 
     /// A device that was claimed.
-    pub(crate) fn on(device: Device, entry: &ImageEntry) -> Part {
+    pub(crate) fn on(device: Device, entry: &ImageEntry, logbook: Option<Logbook>) -> Part {
         let Device { image, path, notices } = device;
         let (entry, notices) = (entry.clone(), std::sync::Mutex::new(notices));
-        Part { image, entry, path, place: Place::Device, logbook: None, notices }
+        Part { image, entry, path, place: Place::Device, logbook, notices }
     }
 
     /// Where the image will be.

@@ -7,18 +7,22 @@ use blockio::{Engine, Pool};
 use proto::control::{Delta, Earlier, Failure, LANES_MAX, Open};
 use proto::extents::RunSet;
 use proto::geometry::ChunkSize;
-use proto::manifest;
+use proto::manifest::{self, ImageEntry};
 use proto::session::ReceiverSession;
 use tokio::sync::Notify;
 
 use crate::base::Base;
 use crate::delta;
+use crate::device::Device;
 use crate::flush::Window;
 use crate::job::{Allowance, Receiving, Setting};
+use crate::ledger::{self, Head, Origin};
+use crate::logbook::Logbook;
 use crate::meter::Meter;
 use crate::part::Part;
 use crate::readback::Expected;
 use crate::resume::{self, Begin, Disk};
+use crate::state::State;
 use crate::target::{self, Spot};
 
 /// Writes in flight besides one buffer per lane.
@@ -55,13 +59,7 @@ pub(crate) fn prepare(open: &mut Open, setting: &mut Setting) -> Result<Receivin
     match destination {
         target::Destination::Device(device) => {
             if let Some(entry) = open.images.first() {
-                if open.delta != Delta::No && !open.dry_run {
-                    parts.earlier.push(Earlier::Older);
-                    let (old, size) = (&device.image, entry.size);
-                    let base = Base::new(0, old, size, false, chunk, &disk.engine, &disk.pool);
-                    parts.bases.push(Some(Arc::new(base)));
-                }
-                parts.all.push(Arc::new(Part::on(device, entry)));
+                parts.on(device, entry, open, chunk, &disk)?;
             }
         }
         target::Destination::Files(_) if open.dry_run => {}
@@ -149,6 +147,48 @@ impl Parts {
             self.covered.push(Arc::new(covered));
             self.bases.push(base.map(Arc::new));
         }
+        Ok(())
+    }
+
+    /// The device is the destination. What an earlier attempt left on it is compared, as an older copy.
+    fn on(
+        &mut self,
+        mut device: Device,
+        entry: &ImageEntry,
+        open: &Open,
+        chunk: ChunkSize,
+        disk: &Disk,
+    ) -> Result<(), Failure> {
+        let state = State::open().filter(|_| !open.dry_run);
+        let mut logbook = None;
+        let mut older = open.delta != Delta::No && !open.dry_run;
+        if let Some(state) = &state {
+            let shelf = state.shelf(&device.path);
+            let left = resume::on_device(&device.image, &device.path, entry, &shelf, open.readback, disk)?;
+            if left.is_some() {
+                let shown = device.path.display();
+                device.notices.push(format!(
+                    "an unfinished copy on {shown} is gone on with: what is there is compared"
+                ));
+                older = true;
+            }
+            let broke = |e: &dyn std::fmt::Display| Failure::new(3, e.to_string());
+            let head = Head::new(entry, ledger::Copy::Device, Origin::Nothing).map_err(|e| broke(&e))?;
+            // What it says stays true only while the source is what it was.
+            logbook = Some(match left.filter(|ledger| ledger.head().is_of(entry)) {
+                Some(ledger) => Logbook::open(state.folder.clone(), &shelf, ledger),
+                None => {
+                    shelf.clear();
+                    Logbook::draft(state.folder.clone(), &shelf, head)
+                }
+            });
+        }
+        if older {
+            self.earlier.push(Earlier::Older);
+            let base = Base::new(0, &device.image, entry.size, false, chunk, &disk.engine, &disk.pool);
+            self.bases.push(Some(Arc::new(base)));
+        }
+        self.all.push(Arc::new(Part::on(device, entry, logbook)));
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 //! was then, and a sample of the granules is what was noted. Goals: nothing that is doubtful ends up
 //! in a copy that is called complete; what cannot be gone on with is said, with the reason.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use blockio::{Engine, Image, Pool};
@@ -16,7 +17,7 @@ use proto::manifest::ImageEntry;
 use tokio::task::JoinSet;
 
 use crate::delta::Older;
-use crate::ledger::{Ledger, LedgerError, Origin};
+use crate::ledger::{self, Ledger, LedgerError, Origin, Shelf};
 use crate::leftover::{self, Leftover, Likeness};
 use crate::target::{Target, refuse};
 
@@ -135,6 +136,39 @@ pub(crate) fn begin(
         Err(Doubt::Disk(e)) => return Err(Failure::new(3, e.to_string())),
     }
     Ok(Begin::Resume(Resumed { image, ledger, durable }))
+}
+
+/// Looks for what an earlier attempt left on a device, which is claimed: its ledger, if what is on the
+/// device is what that says. All of it is compared then, since nothing tells that a device has changed.
+/// Waits for the disk.
+///
+/// # Errors
+/// A sentence, exit code 3: it is another disk.
+pub(crate) fn on_device(
+    device: &Image,
+    path: &Path,
+    entry: &ImageEntry,
+    shelf: &Shelf<'_>,
+    all: bool,
+    disk: &Disk,
+) -> Result<Option<Ledger>, Failure> {
+    let Ok(Some(ledger)) = Ledger::open(shelf) else { return Ok(None) };
+    let head = ledger.head();
+    let same = (&head.name, head.size, head.device, &head.copy)
+        == (&entry.name, entry.size, entry.sector.is_some(), &ledger::Copy::Device);
+    let Some(durable) = ledger.durable().ok().filter(|_| same) else { return Ok(None) };
+    match tokio::runtime::Handle::current().block_on(check(device, &ledger, &durable, all, disk)) {
+        Ok(()) => Ok(Some(ledger)),
+        Err(Doubt::Ledger(_)) => Ok(None),
+        Err(Doubt::Disk(e)) => Err(Failure::new(3, e.to_string())),
+        Err(Doubt::Differs(granule)) => refuse(format!(
+            "{} is not the disk that an unfinished copy of {} is on, or something else wrote to it (byte {} differs): find the right one, or forget that copy: vmferry drop {}",
+            path.display(),
+            entry.name,
+            byte(granule),
+            path.display()
+        )),
+    }
 }
 
 /// Why a ledger is not believed.

@@ -172,13 +172,6 @@ fn files(open: &Open, into: Folder, direct: bool, may_replace: bool) -> Result<V
             ));
         }
         let mut target = Target { folder, folder_path, name, replaces: false, owner };
-        // A name in /dev that is no device is a mistyped one; /dev/shm alone is a place for files.
-        if target.folder_path.starts_with("/dev") && !target.folder_path.starts_with("/dev/shm") {
-            return refuse(format!(
-                "{} is no block device on the destination, and a file there would lie in memory: check the name",
-                target.path().display()
-            ));
-        }
         // First, since it waits for an attempt that is just ending.
         let found = leftover::find(&target, &open.images, direct)?;
         if let Some((ledger, tree)) = leftover::complete(&target, image) {
@@ -189,6 +182,13 @@ fn files(open: &Open, into: Folder, direct: bool, may_replace: bool) -> Result<V
         let delta = open.delta != Delta::No;
         let old = standing(&target, &open.images, open.force || delta, may_replace, direct)?;
         target.replaces = old.is_some();
+        // A name in /dev that is no device is a mistyped one; /dev/shm alone is a place for files.
+        if target.folder_path.starts_with("/dev") && !target.folder_path.starts_with("/dev/shm") {
+            return refuse(format!(
+                "{} is no block device on the destination, and a file there would lie in memory: check the name",
+                target.path().display()
+            ));
+        }
         // Its space is there already, or will be.
         if let Some(found) = &found {
             given += found.image.allocated().map_err(|e| Failure::new(REFUSED, e.to_string()))?;

@@ -1,6 +1,7 @@
 //! What is moved, and whether it may be moved now.
 
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use blockio::{Identity, Image};
 use proto::control::Failure;
@@ -32,6 +33,15 @@ pub fn in_use(image: &Image) -> Result<Option<String>, blockio::Error> {
 
 /// Refused before anything changed.
 const REFUSED: u8 = 3;
+/// Time stamps of files move with the kernel's tick: 10 ms at most (CONFIG_HZ=100).
+const TICK: Duration = Duration::from_millis(20);
+
+/// Whether it was changed within the last tick.
+fn is_fresh(identity: &Identity) -> bool {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    let tick = TICK.as_nanos() as i128;
+    (since as i128 - i128::from(identity.mtime_ns.max(identity.ctime_ns))).abs() < tick
+}
 
 impl Source {
     /// Opens an image and makes sure that nobody writes it, now or during the move. With `force`,
@@ -64,6 +74,10 @@ impl Source {
         // Before the hole map is read: dirty pages are not yet extents on some file systems.
         image.sync_before_map().map_err(refused)?;
         notices.extend(image.take_notices());
+        // A change within the tick in which the image was written last would show in no time stamp.
+        if is_fresh(&image.identity().map_err(refused)?) {
+            std::thread::sleep(TICK);
+        }
         let identity = image.identity().map_err(refused)?;
         let storage = image.storage();
         let entry = ImageEntry {

@@ -8,6 +8,7 @@ mod scene;
 #[path = "../watch/mod.rs"]
 mod watch;
 
+mod devices;
 mod doubts;
 mod interruptions;
 mod kills;
