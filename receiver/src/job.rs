@@ -33,7 +33,7 @@ use crate::peer::Peer;
 use crate::quota::Lease;
 use crate::readback::{self, Expected};
 use crate::terms::Asked;
-use crate::{prepare, resume};
+use crate::{leftover, prepare, resume};
 
 /// The sender has so long to say goodbye at the end: it only has to hear ours.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -417,7 +417,14 @@ async fn receive(
                 hold.as_mut().reset(Instant::now() + ACK_EVERY);
             }
             () = &mut hold, if held => held = false,
-            _ = tick.tick() => conversation.say(ToSender::Stages(job.meter.stages())),
+            _ = tick.tick() => {
+                conversation.say(ToSender::Stages(job.meter.stages()));
+                // Whoever comes anew knows better than to wait for a sender that may be gone for good.
+                if conversation.absence().is_some() && job.parts.iter().any(|part| leftover::is_wanted(&part.image)) {
+                    conversation.give_up();
+                    return Err(Failure::new(6, "another attempt of the same job takes over"));
+                }
+            }
         }
     }
 }

@@ -22,6 +22,8 @@ const SUFFIX: &str = ".vmferry-part";
 /// The attribute that a part file carries until it is complete. `cp` does not copy it.
 pub(crate) const MARK: &str = "user.vmferry.part";
 
+/// The attribute that asks for a part file which another job holds.
+const KNOCK: &str = "user.vmferry.wanted";
 /// How long the receiver of an attempt before this one may take to notice that its sender is gone.
 const LETTING_GO: Duration = Duration::from_secs(10);
 
@@ -81,11 +83,12 @@ pub(crate) fn likeness(image: &Image, copy: &ledger::Copy) -> Likeness {
 
 /// Takes the mark off a file that is complete.
 pub(crate) fn unmark(image: &Image) {
+    let _ = fs::fremovexattr(image.file(), KNOCK);
     let _ = fs::fremovexattr(image.file(), MARK);
 }
 
-/// Keeps other jobs away from a part file, as long as it is open. One that has just lost its sender
-/// is waited for: it makes durable what it has, and lets go.
+/// Keeps other jobs away from a part file, as long as it is open. One that has lost its sender is asked
+/// for it, and waited for: it makes durable what it has, and lets go.
 ///
 /// # Errors
 /// Another job has it.
@@ -93,16 +96,28 @@ pub(crate) fn lock(image: &Image) -> Result<(), Failure> {
     let began = Instant::now();
     loop {
         match fs::flock(image.file(), FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) if began.elapsed() < LETTING_GO => std::thread::sleep(LETTING_GO / 200),
+            Err(Errno::WOULDBLOCK) if began.elapsed() < LETTING_GO => {
+                // A file system without attributes: then only its own patience ends it.
+                let _ = fs::fsetxattr(image.file(), KNOCK, b"1", XattrFlags::empty());
+                std::thread::sleep(LETTING_GO / 200);
+            }
             Err(Errno::WOULDBLOCK) => {
                 let shown = image.path().display();
                 let why = "is being written by another vmferry job: wait for it or end it";
                 return Err(Failure::new(3, format!("{shown} {why}")));
             }
             // No locks on this file system: the name alone must do.
-            _ => return Ok(()),
+            _ => {
+                let _ = fs::fremovexattr(image.file(), KNOCK);
+                return Ok(());
+            }
         }
     }
+}
+
+/// Whether another job has asked for a part file that this one holds.
+pub(crate) fn is_wanted(image: &Image) -> bool {
+    fs::fgetxattr(image.file(), KNOCK, &mut [0u8; 8]).is_ok()
 }
 
 /// Whether a file is one of the job's sources. The device is not compared: two hosts that share a
