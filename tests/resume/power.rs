@@ -14,7 +14,7 @@ use testbed::net::{Link, LinkConfig, Side};
 use super::kills::setting;
 use super::{MIB, ledger, number, part, until_done};
 use crate::ferry::{Ferry, folder};
-use crate::scene::{HANG, Scene, says, signal};
+use crate::scene::{HANG, Scene, notices, says, signal};
 use crate::watch::eventually;
 
 /// The receiver dies with its host.
@@ -124,6 +124,9 @@ fn a_disk_that_keeps_only_what_is_synced() {
                     sent = scene.send(&ferry);
                 }
                 let done = sent.done();
+                let told = notices(&sent).join("\n");
+                let wrong = ["does not hold what its ledger says", "its ledger is damaged"];
+                assert!(!wrong.iter().any(|what| told.contains(what)), "seed {seed}: {told}");
                 resumed += number(&done, "resumed_bytes");
                 kill(&scene);
                 disk.power_loss(dice.any()).unwrap();
