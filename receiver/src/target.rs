@@ -173,7 +173,8 @@ fn files(open: &Open, into: Folder, direct: bool, may_replace: bool) -> Result<V
         }
         let mut target = Target { folder, folder_path, name, replaces: false, owner };
         // A name in /dev that is no device is a mistyped one; /dev/shm alone is a place for files.
-        if target.folder_path.starts_with("/dev") && !target.folder_path.starts_with("/dev/shm") {
+        let in_dev = target.folder_path.starts_with("/dev") && !target.folder_path.starts_with("/dev/shm");
+        if in_dev && !device::is_device(&target.path()) {
             return refuse(format!(
                 "{} is no block device on the destination, and a file there would lie in memory: check the name",
                 target.path().display()
