@@ -41,14 +41,16 @@ fn an_ext4_disk_loses_power_in_the_middle() {
         let ferry = || scene.over(&link).args(["--streams", "2", "--sync-window", "16M"]);
         let at = dice.below(SIZE * 7 / 10);
         let before = link.sent_bytes(0, Side::A).unwrap();
-        let mut attempt = scene.start(&ferry().args(["--log-interval", "0.1", "--limit", "200MiB/s"]));
+        let mut attempt = scene.start(&ferry().args(["--log-interval", "0.1", "--limit", "80MiB/s"]));
         until_done(&mut attempt, at);
         kill(&scene);
         attempt.wait().failed(1);
-        let noted = ledger(&scene).exists();
         disk.power_loss().unwrap();
         let done = scene.send(&ferry()).done();
-        assert!(!noted || number(&done, "resumed_bytes") > 0, "seed {seed}, point {point} ({at}): {done}");
+        assert!(
+            at < 6 * WINDOW || number(&done, "resumed_bytes") > 0,
+            "seed {seed}, point {point} ({at}): {done}"
+        );
         let sent = link.sent_bytes(0, Side::A).unwrap() - before;
         let again = sent.saturating_sub(SIZE + SIZE / 100) / MIB;
         let most = (WINDOW + IN_FLIGHT) / MIB;
