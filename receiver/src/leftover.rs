@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use blockio::{Identity, Image};
 use proto::control::Failure;
 use proto::manifest::{ImageEntry, Storage};
-use rustix::fs::{self, AtFlags, FileType, FlockOperation, Stat, StatxFlags, XattrFlags};
+use rustix::fs::{self, AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 
 use crate::ledger::{self, Ledger, LedgerError, Shelf};
@@ -221,9 +221,27 @@ pub(crate) fn find(
     Ok(Some(Leftover { image, ledger }))
 }
 
+/// Waits until nobody holds the lock of the file at a target: the receiver of an attempt that has just
+/// lost its sender may have given it its name, and not have noted that yet.
+fn let_go(target: &Target) {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let regular = |stat: Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    if !fs::statat(fd(target), target.name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok_and(regular) {
+        return;
+    }
+    let Ok(copy) = fs::openat(fd(target), target.name.as_str(), flags, Mode::empty()) else { return };
+    let began = Instant::now();
+    while fs::flock(&copy, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+        && began.elapsed() < LETTING_GO
+    {
+        std::thread::sleep(LETTING_GO / 200);
+    }
+}
+
 /// Whether what stands at a target is the complete copy of this very image, made by an attempt that
 /// was interrupted later, and has not changed since. Its ledger and tree digest.
 pub(crate) fn complete(target: &Target, entry: &ImageEntry) -> Option<(Ledger, [u8; 32])> {
+    let_go(target);
     let ledger = Ledger::open(&shelf(target)).ok()??;
     let seal = ledger.sealed().ok()??;
     let head = ledger.head();

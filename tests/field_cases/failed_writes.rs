@@ -47,7 +47,7 @@ fn d6_the_failed_write_is_the_one_that_is_named_and_the_next_job_is_right() {
         let reason = scene.send(&ferry).failed(1);
         let part = scene.there.join("disk.img.vmferry-part");
         says(&reason, &["there: cannot write", part.to_str().unwrap(), "at byte 5242880", "Input/output"]);
-        // The small one was complete, or went.
+        // The small one was complete, or went, or is kept for the same command.
         let copy = scene.there.join("small.img");
         if copy.exists() {
             says(&reason, &["already in place: small.img"]);
@@ -55,6 +55,9 @@ fn d6_the_failed_write_is_the_one_that_is_named_and_the_next_job_is_right() {
             fs::remove_file(&copy).unwrap();
         }
         scene.untouched();
+        for kept in ["small.img.vmferry-part", "small.img.vmferry-ledger"] {
+            let _ = fs::remove_file(scene.there.join(kept));
+        }
         disk.set(all_slow());
         scene.send(&scene.local().args(["--verify", "readback", "--engine", engine])).done();
         scene.arrived();
