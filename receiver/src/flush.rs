@@ -25,13 +25,18 @@ const SPARING_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct Window {
     /// Bytes written since the last flush began.
     dirty: AtomicU64,
+    /// Bytes that the flush under way covers.
+    flushing: AtomicU64,
     full: Notify,
+    flushed: Notify,
     /// Half of the sync window, bytes: the other half fills while a flush runs.
     threshold: u64,
     /// One flush at a time.
     turn: Mutex<()>,
     /// Flushes may be put off when they are slow.
     sparing: bool,
+    /// The user chose it.
+    chosen: bool,
 }
 
 impl Window {
@@ -39,7 +44,20 @@ impl Window {
     /// flush put off would only be longer.
     pub(crate) fn new(chosen: Option<u64>, direct: bool) -> Window {
         let threshold = (chosen.unwrap_or(WINDOW) / 2).max(1);
-        Window { threshold, sparing: chosen.is_none() && direct, ..Window::default() }
+        let (sparing, chosen) = (chosen.is_none() && direct, chosen.is_some());
+        Window { threshold, sparing, chosen, ..Window::default() }
+    }
+
+    /// Ready when there is room in the window, if the user chose one: no more than that may be lost.
+    pub(crate) async fn room(&self) {
+        loop {
+            let flushed = self.flushed.notified();
+            let open = self.dirty.load(Relaxed) + self.flushing.load(Relaxed);
+            if !self.chosen || open < 2 * self.threshold {
+                return;
+            }
+            flushed.await;
+        }
     }
 
     pub(crate) fn wrote(&self, bytes: u64) {
@@ -75,7 +93,7 @@ pub(crate) async fn run(job: Arc<Receiving>) -> Failure {
 /// What fdatasync says; the job is over then, since the kernel tells a lost write only once.
 pub(crate) async fn flush(job: &Arc<Receiving>, finished: Option<u32>) -> Result<(), Failure> {
     let _turn = job.window.turn.lock().await;
-    job.window.dirty.store(0, Relaxed);
+    job.window.flushing.store(job.window.dirty.swap(0, Relaxed), Relaxed);
     let mut flush = job.session().begin_flush();
     let started = Instant::now();
     for image in &flush.images {
@@ -89,6 +107,8 @@ pub(crate) async fn flush(job: &Arc<Receiving>, finished: Option<u32>) -> Result
     }
     job.meter.flush.since(started);
     job.session().end_flush(&flush);
+    job.window.flushing.store(0, Relaxed);
+    job.window.flushed.notify_waiters();
     job.acks.notify_one();
     Ok(())
 }

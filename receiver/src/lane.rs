@@ -96,6 +96,7 @@ async fn receive(
         |what: &dyn std::fmt::Display| Failure::new(1, format!("the sender broke the protocol: {what}"));
     loop {
         let waiting = Instant::now();
+        lane.meanwhile(job.window.room()).await?;
         let mut buffer = lane.meanwhile(job.pool.take()).await?;
         job.meter.buffer_wait.since(waiting);
         let waiting = Instant::now();
