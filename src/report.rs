@@ -108,12 +108,6 @@ impl Report {
         self.image_bytes.set(bytes);
     }
 
-    fn object(line: &Line<'_>) {
-        if let Ok(text) = serde_json::to_string(line) {
-            say(&text);
-        }
-    }
-
     fn notices(&self, notices: &[String]) {
         if !self.quiet {
             notices.iter().for_each(|n| complain(&format!("note: {n}")));
@@ -123,7 +117,7 @@ impl Report {
     /// The job begins.
     pub fn started(&self, notices: &[String], peer: SocketAddr) {
         if self.json {
-            Self::object(&Line::Started { peer: peer.to_string(), lanes: self.streams, notices });
+            object(&Line::Started { peer: peer.to_string(), lanes: self.streams, notices });
         } else {
             self.notices(notices);
         }
@@ -132,7 +126,7 @@ impl Report {
     /// One image is in place.
     pub fn committed(&self, image: &str, path: &str, notices: &[String]) {
         if self.json {
-            Self::object(&Line::Committed { image, path, notices });
+            object(&Line::Committed { image, path, notices });
         } else {
             self.notices(notices);
             if !self.quiet {
@@ -153,7 +147,7 @@ impl Report {
         let (read, network) = (bps(span.read_bytes), bps(span.receiver.received_bytes));
         let write = bps(span.receiver.written_bytes);
         if self.json {
-            Self::object(&Line::Progress {
+            object(&Line::Progress {
                 seconds: now.elapsed.as_secs_f64(),
                 done_bytes: at.done,
                 image_bytes: at.total,
@@ -186,7 +180,7 @@ impl Report {
         let (ours, theirs) = (&summary.engines.0, &summary.engines.1);
         let engine = if ours == theirs { ours.clone() } else { format!("{ours}/{theirs}") };
         if self.json {
-            Self::object(&Line::Done(Box::new(Done {
+            object(&Line::Done(Box::new(Done {
                 images: self.images,
                 image_bytes: self.image_bytes.get(),
                 data_bytes: m.totals.written,
@@ -241,9 +235,16 @@ impl Report {
     }
 }
 
+/// One object a line.
+pub fn object(line: &impl Serialize) {
+    if let Ok(text) = serde_json::to_string(line) {
+        say(&text);
+    }
+}
+
 /// The last object of what failed, also when there is no job yet.
 pub fn failed_object(failure: &Failure) {
-    Report::object(&Line::Failed { exit: failure.exit, reason: &failure.reason });
+    object(&Line::Failed { exit: failure.exit, reason: &failure.reason });
 }
 
 /// Bytes for people: `4.0 GiB`.

@@ -47,9 +47,10 @@ pub(crate) fn or_new(
         if let Some(older) = again(target, entry, found)? {
             if older.in_place && old.is_some() {
                 return refuse(format!(
-                    "{} is there, and so is {} whose update in place was interrupted: move one of them away",
+                    "{} is there, and so is {} whose update in place was interrupted: move one of them away, or give up the latter with '{} --force' on the destination",
                     target.path().display(),
-                    older.image.path().display()
+                    older.image.path().display(),
+                    leftover::drop_command(target)
                 ));
             }
             return Ok(Begin::Delta(older));
@@ -78,7 +79,7 @@ fn again(target: &Target, entry: &ImageEntry, found: Leftover) -> Result<Option<
         Origin::Clone => false,
         Origin::InPlace => true,
     };
-    if leftover::likeness(&image, &ledger.head().copy) == Likeness::Another {
+    if leftover::likeness(image.file(), &ledger.head().copy) == Likeness::Another {
         return Ok(None);
     }
     let size = image.size();
@@ -132,11 +133,11 @@ fn in_place(target: &Target, entry: &ImageEntry, old: Image, size: u64) -> Resul
     }
     leftover::lock(&old)?;
     let mark = leftover::mark(&old);
-    let copy = leftover::copy_of(&old, mark).map_err(|e| failed(&e))?;
+    let copy = leftover::copy_of(old.file(), mark).map_err(|e| failed(&e))?;
     let head = Head::new(entry, copy, Origin::InPlace).map_err(|e| failed(&e))?;
     let ledger = Ledger::create(&leftover::shelf(target), head).map_err(|e| failed(&e))?;
     let undo = |e: Errno| {
-        leftover::unmark(&old);
+        leftover::unmark(old.file());
         leftover::shelf(target).clear();
         failed(&e)
     };
@@ -180,7 +181,7 @@ fn aside(target: &Target, entry: &ImageEntry, old: Image, size: u64, direct: boo
         // A clone has the size of what it was made from.
         image.set_len(entry.size).map_err(refused)?;
         let broke = |e: &dyn std::fmt::Display| Failure::new(3, format!("{}: {e}", shown.display()));
-        let copy = leftover::copy_of(&image, mark).map_err(|e| broke(&e))?;
+        let copy = leftover::copy_of(image.file(), mark).map_err(|e| broke(&e))?;
         let head = Head::new(entry, copy, Origin::Clone).map_err(|e| broke(&e))?;
         Ok((true, Some(Ledger::create(&leftover::shelf(target), head).map_err(|e| broke(&e))?)))
     };
@@ -206,7 +207,7 @@ fn grow(image: &Image, entry: &ImageEntry) -> Result<(), Failure> {
 /// The older copy gets its name back: nothing of it was changed. As far as possible.
 pub(crate) fn give_back(target: &Target, image: &Image) {
     let part = leftover::part_name(target);
-    leftover::unmark(image);
+    leftover::unmark(image.file());
     let back =
         fs::renameat_with(fd(target), &part, fd(target), target.name.as_str(), fs::RenameFlags::NOREPLACE);
     if back.is_ok() && fs::fsync(fd(target)).is_ok() {

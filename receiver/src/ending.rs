@@ -63,7 +63,10 @@ pub(crate) async fn unfinished(
         }
     }
     if !kept.is_empty() {
-        failure.reason += &format!(" (what is durable of {} is kept and not sent again)", kept.join(", "));
+        failure.reason += &format!(
+            " (what is durable of {} is kept and not sent again; 'vmferry drop' on the destination removes it)",
+            kept.join(", ")
+        );
     }
     if !in_place.is_empty() {
         let names = in_place.join(", ");

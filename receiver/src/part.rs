@@ -101,7 +101,7 @@ impl Part {
             None => {
                 let broke =
                     |e: &dyn std::fmt::Display| Failure::new(3, format!("{}: {e}", target.path().display()));
-                let copy = leftover::copy_of(&image, file.mark).map_err(|e| broke(&e))?;
+                let copy = leftover::copy_of(image.file(), file.mark).map_err(|e| broke(&e))?;
                 let head = Head::new(entry, copy, Origin::Nothing).map_err(|e| broke(&e))?;
                 Logbook::draft(target.folder.clone(), &shelf, head)
             }
@@ -486,7 +486,7 @@ impl PartFile {
                 notices.push(format!("{}: attribute {name} could not be kept: {e}", path.display()));
             }
         }
-        leftover::unmark(image);
+        leftover::unmark(image.file());
         let mode = Mode::from_raw_mode(entry.mode & 0o777);
         if let Err(e) = fs::fchmod(file, mode) {
             notices.push(format!("{}: mode {:o} could not be set: {e}", path.display(), entry.mode));

@@ -1,0 +1,528 @@
+//! What interrupted jobs left in a folder: which copies, how far each is, and how to be rid of one.
+//!
+//! Goals: looking changes nothing; only what is provably an unfinished copy of this user's that
+//! nobody has is removed, by the same proof as when a job takes one over (`leftover`). Non-goals:
+//! whether a job would go on with a copy, which its source decides too (`resume`); block devices.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use proto::control::Failure;
+use proto::geometry::GRANULE;
+use rustix::fs::{self, AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::ledger::{self, Ledger, LedgerError, Origin};
+use crate::leftover::{self, Leftover, Likeness, Stays};
+use crate::owner::Wanted;
+use crate::target::{Target, refuse};
+
+/// Bytes of a block of st_blocks.
+const STAT_BLOCK: u64 = 512;
+/// A ledger that is being written may look damaged for a moment.
+const LOOKS: usize = 3;
+
+/// What a copy is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A new file that grows.
+    New,
+    /// A new file that began as a clone of the older copy.
+    Clone,
+    /// The older copy itself, changed in part: there is no other.
+    InPlace,
+    /// A complete image, of which a ledger still says so to the job that it was part of.
+    Complete,
+    /// A ledger alone.
+    Orphan,
+    /// An unfinished copy of this user's whose ledger cannot be used.
+    Damaged,
+    /// Only the name is that of an unfinished copy.
+    Foreign,
+}
+
+impl Kind {
+    /// Its name for machines.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::New => "new",
+            Kind::Clone => "clone",
+            Kind::InPlace => "in-place",
+            Kind::Complete => "complete",
+            Kind::Orphan => "orphan",
+            Kind::Damaged => "damaged",
+            Kind::Foreign => "foreign",
+        }
+    }
+}
+
+impl From<Origin> for Kind {
+    fn from(origin: Origin) -> Kind {
+        match origin {
+            Origin::Nothing => Kind::New,
+            Origin::Clone => Kind::Clone,
+            Origin::InPlace => Kind::InPlace,
+        }
+    }
+}
+
+/// One unfinished copy, or what looks like one.
+#[derive(Debug)]
+pub struct Unfinished {
+    /// The image's path, which it has or will have.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: Kind,
+    /// Why, where the kind needs a reason: the rest of a sentence.
+    pub reason: Option<String>,
+    /// A job has it right now.
+    pub running: bool,
+    /// Size of the image, bytes.
+    pub size: Option<u64>,
+    /// How much of it is durable, bytes; `None`: nobody knows.
+    pub durable: Option<u64>,
+    /// What dropping it would free, bytes: the part file, not a complete image, and the ledger.
+    pub disk: u64,
+    /// When it was begun, seconds since 1970.
+    pub begun: Option<u64>,
+    /// When it last changed, seconds since 1970.
+    pub changed: Option<u64>,
+    /// The source's name.
+    pub source: Option<String>,
+}
+
+/// What there is in a folder, by name.
+///
+/// # Errors
+/// A sentence, exit code 3: the folder cannot be read.
+pub fn list(folder: &Path) -> Result<Vec<Unfinished>, Failure> {
+    let (fd, path) = open_folder(folder)?;
+    let unreadable = |e: Errno| unreadable(folder, e);
+    let mut names = BTreeSet::new();
+    for entry in fs::Dir::read_from(&fd).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        names.extend(image_of(OsStr::from_bytes(entry.file_name().to_bytes())));
+    }
+    Ok(names.into_iter().filter_map(|name| Unfinished::find(&fd, &path, name)).collect())
+}
+
+/// Of the name of a part file or ledger, the image's.
+fn image_of(name: &OsStr) -> Option<OsString> {
+    let ends = [leftover::SUFFIX, ledger::SUFFIX, ledger::UNNAMED];
+    let image = ends.iter().find_map(|end| name.as_bytes().strip_suffix(end.as_bytes()))?;
+    (!image.is_empty()).then(|| OsStr::from_bytes(image).to_owned())
+}
+
+fn open_folder(folder: &Path) -> Result<(Arc<OwnedFd>, PathBuf), Failure> {
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+    let fd = fs::open(folder, flags, Mode::empty()).map_err(|e| unreadable(folder, e))?;
+    Ok((Arc::new(fd), folder.canonicalize().unwrap_or_else(|_| folder.to_owned())))
+}
+
+fn unreadable(folder: &Path, e: Errno) -> Failure {
+    let next = "give the folder that the copies grow in, as the user that receives them";
+    Failure::new(3, format!("cannot read folder {}: {e}: {next}", folder.display()))
+}
+
+impl Unfinished {
+    /// `None`: it went away meanwhile.
+    fn find(folder: &Arc<OwnedFd>, folder_path: &Path, name: OsString) -> Option<Unfinished> {
+        let path = folder_path.join(&name);
+        let Ok(name) = name.into_string() else {
+            let reason = "its name is not UTF-8, as every copy's is";
+            return Some(Unfinished::nothing(path).because(Kind::Foreign, reason));
+        };
+        let target = target(folder, folder_path, name);
+        let shelf = leftover::shelf(&target);
+        let (mut disk, mut changed) = (0, None);
+        let mut foreign = None;
+        for name in [&shelf.name, &shelf.unnamed()] {
+            match sheet(&target, name) {
+                Ok(stat) => count(stat.as_ref(), &mut disk, &mut changed),
+                Err(why) => foreign = Some(format!("{} {why}", name.display())),
+            }
+        }
+        let ledger = if foreign.is_none() { Ledger::read(&shelf) } else { Ok(None) };
+        let found = Unfinished { disk, changed, ..Unfinished::nothing(path) };
+        let part = leftover::part_name(&target);
+        match fs::statat(&*target.folder, part.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Some(found.part(&target, &stat, ledger, foreign)),
+            Err(Errno::NOENT) => match (foreign, ledger) {
+                (Some(why), _) => Some(found.because(Kind::Foreign, &why)),
+                (None, Ok(None)) if disk == 0 && changed.is_none() => None,
+                (None, ledger) => Some(found.ledger(&target, ledger)),
+            },
+            Err(e) => Some(found.because(Kind::Foreign, &format!("{part} cannot be looked at ({e})"))),
+        }
+    }
+
+    fn nothing(path: PathBuf) -> Unfinished {
+        Unfinished {
+            path,
+            kind: Kind::Foreign,
+            reason: None,
+            running: false,
+            size: None,
+            durable: None,
+            disk: 0,
+            begun: None,
+            changed: None,
+            source: None,
+        }
+    }
+
+    fn because(self, kind: Kind, reason: &str) -> Unfinished {
+        Unfinished { kind, reason: Some(reason.into()), ..self }
+    }
+
+    /// There is a part file, and perhaps a ledger.
+    fn part(
+        mut self,
+        target: &Target,
+        stat: &Stat,
+        mut ledger: Result<Option<Ledger>, LedgerError>,
+        foreign: Option<String>,
+    ) -> Unfinished {
+        let name = leftover::part_name(target);
+        let opened = is_private(stat).and_then(|()| {
+            let file = look_at(target, name.as_ref()).map_err(|e| format!("cannot be opened ({e})"))?;
+            let ours = leftover::is_ours(file.as_fd(), stat, &ledger);
+            ours.then_some(file).ok_or_else(|| "is not an unfinished copy of this user's".into())
+        });
+        let file = match opened {
+            Ok(file) => file,
+            Err(why) => return self.because(Kind::Foreign, &format!("{name} {why}")),
+        };
+        count(Some(stat), &mut self.disk, &mut self.changed);
+        self.running = is_locked(&file);
+        self.size = Some(stat.st_size as u64);
+        let mut durable = Ok(0);
+        for _ in 0..if self.running { LOOKS } else { 1 } {
+            durable = match &ledger {
+                Ok(Some(ledger)) => durable_bytes(ledger),
+                Ok(None) => Ok(0),
+                Err(e) => Err(e.to_string()),
+            };
+            if durable.is_ok() {
+                break;
+            }
+            ledger = Ledger::read(&leftover::shelf(target));
+        }
+        if let Some(why) = foreign {
+            return self.because(Kind::Foreign, &why);
+        }
+        let Ok(ledger) = ledger else { return self.because(Kind::Damaged, "its ledger is damaged") };
+        let Some(ledger) = ledger else {
+            return Unfinished { kind: Kind::New, durable: Some(0), ..self };
+        };
+        if leftover::likeness(file.as_fd(), &ledger.head().copy) == Likeness::Another {
+            return self.because(Kind::Damaged, "its ledger is about another file");
+        }
+        self = self.told(&ledger);
+        match durable {
+            Ok(durable) => Unfinished { durable: Some(durable), ..self },
+            // What cannot be counted on is still what it is.
+            Err(_) if ledger.head().origin == Origin::InPlace => self,
+            Err(why) => self.because(Kind::Damaged, &why),
+        }
+    }
+
+    /// There is a ledger alone.
+    fn ledger(mut self, target: &Target, ledger: Result<Option<Ledger>, LedgerError>) -> Unfinished {
+        let image = look_at(target, target.name.as_ref()).ok();
+        let ledger = match ledger {
+            Ok(Some(ledger)) => ledger,
+            Ok(None) => {
+                return self.because(Kind::Orphan, "its ledger was never whole, and there is no copy");
+            }
+            Err(_) => return self.because(Kind::Orphan, "its ledger is damaged, and there is no copy"),
+        };
+        self = self.told(&ledger);
+        let same = |file: &File| leftover::likeness(file.as_fd(), &ledger.head().copy) != Likeness::Another;
+        self.running = image.as_ref().is_some_and(|image| same(image) && is_locked(image));
+        if leftover::standing(target, &ledger).is_some() {
+            return Unfinished { kind: Kind::Complete, durable: self.size, ..self };
+        }
+        let untouched = ledger.head().origin == Origin::InPlace && image.is_some_and(|image| same(&image));
+        let why = if untouched {
+            "its change in place did not begin: the image is whole"
+        } else {
+            "there is a ledger, and its copy is gone"
+        };
+        self.because(Kind::Orphan, why)
+    }
+
+    fn told(self, ledger: &Ledger) -> Unfinished {
+        let head = ledger.head();
+        Unfinished {
+            kind: head.origin.into(),
+            size: Some(head.size),
+            begun: Some(head.begun),
+            source: Some(head.name.clone()),
+            ..self
+        }
+    }
+}
+
+/// How much a ledger calls durable, bytes. A delta that began more than once may have noted a granule
+/// twice.
+fn durable_bytes(ledger: &Ledger) -> Result<u64, String> {
+    let head = ledger.head();
+    let byte = |granule: u64| granule.saturating_mul(u64::from(GRANULE)).min(head.size);
+    let (mut at, mut end, mut bytes) = (0, 0, 0);
+    while let Some((runs, next)) = ledger.runs(at).map_err(|e| e.to_string())? {
+        for run in runs.iter().map(proto::granules::Run::range) {
+            if run.start < end && head.origin == Origin::Nothing {
+                return Err(LedgerError::Damaged.to_string());
+            }
+            bytes += byte(run.end).saturating_sub(byte(run.start.max(end)));
+            end = end.max(run.end);
+        }
+        at = next;
+    }
+    Ok(bytes)
+}
+
+/// Adds a file to what takes space and when it changed.
+fn count(stat: Option<&Stat>, disk: &mut u64, changed: &mut Option<u64>) {
+    if let Some(stat) = stat {
+        *disk += stat.st_blocks as u64 * STAT_BLOCK;
+        *changed = (*changed).max(u64::try_from(stat.st_mtime).ok());
+    }
+}
+
+/// Opens a file to look at it.
+fn look_at(target: &Target, name: &OsStr) -> Result<File, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = fs::openat(&*target.folder, name, flags, Mode::empty())?;
+    let regular = FileType::from_raw_mode(fs::fstat(&file)?.st_mode) == FileType::RegularFile;
+    if regular { Ok(File::from(file)) } else { Err(Errno::INVAL) }
+}
+
+/// Whether a job has it. The lock is given back at once, and jobs that want it try for seconds.
+fn is_locked(file: &File) -> bool {
+    let held = fs::flock(file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
+    if !held {
+        let _ = fs::flock(file, FlockOperation::Unlock);
+    }
+    held
+}
+
+/// Whether a file is this user's, by this name alone.
+///
+/// # Errors
+/// What it is instead: the rest of a sentence.
+fn is_private(stat: &Stat) -> Result<(), String> {
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        Err("is not a regular file".into())
+    } else if stat.st_uid != rustix::process::geteuid().as_raw() {
+        Err(format!("belongs to another user ({})", stat.st_uid))
+    } else if stat.st_nlink != 1 {
+        Err("has other names (hard links)".into())
+    } else {
+        Ok(())
+    }
+}
+
+/// A ledger of this user's, whole or not; `None`: nothing has the name.
+///
+/// # Errors
+/// What it is instead: the rest of a sentence.
+fn sheet(target: &Target, name: &OsStr) -> Result<Option<Stat>, String> {
+    let stat = match fs::statat(&*target.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(None),
+        Err(e) => return Err(format!("cannot be looked at ({e})")),
+        Ok(stat) => stat,
+    };
+    is_private(&stat)?;
+    let file = look_at(target, name).map_err(|e| format!("cannot be opened ({e})"))?;
+    match ledger::begins_like_one(&file) {
+        Ok(true) => Ok(Some(stat)),
+        Ok(false) => Err("is not a ledger".into()),
+        Err(e) => Err(format!("cannot be read ({e})")),
+    }
+}
+
+fn target(folder: &Arc<OwnedFd>, folder_path: &Path, name: String) -> Target {
+    let (folder, folder_path) = (folder.clone(), folder_path.to_owned());
+    Target { folder, folder_path, name, replaces: false, owner: Wanted::default() }
+}
+
+/// Where an unfinished copy is looked for.
+#[derive(Debug)]
+pub struct Place(Target);
+
+/// What was dropped.
+#[derive(Debug)]
+pub struct Dropped {
+    /// What it was.
+    pub kind: Kind,
+    /// What was freed, bytes; of a clone less, as far as it shares with the older copy.
+    pub bytes: u64,
+}
+
+impl Place {
+    /// What a path means: an image's final name, its part file, or its ledger.
+    ///
+    /// # Errors
+    /// A sentence, exit code 3: no file can be meant, or the folder cannot be read.
+    pub fn at(path: &Path) -> Result<Place, Failure> {
+        let Some(name) = path.file_name() else {
+            return refuse(format!("{} does not name a file", path.display()));
+        };
+        let name = image_of(name).unwrap_or_else(|| name.to_owned());
+        let Ok(name) = name.into_string() else {
+            return refuse(format!("{} is not valid UTF-8, as every copy's name is", path.display()));
+        };
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let (fd, folder) = open_folder(folder)?;
+        Ok(Place(target(&fd, &folder, name)))
+    }
+
+    /// The image's path, which it has or would have had.
+    pub fn path(&self) -> PathBuf {
+        self.0.path()
+    }
+
+    /// Removes the unfinished copy and its ledger; of a complete image the ledger alone. Waits
+    /// some seconds for a job that is just ending. `force` also gives up an older copy that was
+    /// changed in place.
+    ///
+    /// # Errors
+    /// A sentence, exit code 3: nothing is there, or it is not for this user to remove.
+    pub fn discard(&self, force: bool) -> Result<Dropped, Failure> {
+        let found = leftover::look(&self.0, &[], false).map_err(|stays| match stays {
+            Stays::Busy(failure) => failure,
+            Stays::Foreign(what) => foreign(&self.shown(leftover::part_name(&self.0)), &what),
+        })?;
+        let shelf = leftover::shelf(&self.0);
+        let mut sheets = Vec::new();
+        for name in [shelf.name.clone(), shelf.unnamed()] {
+            let found = sheet(&self.0, &name).map_err(|what| foreign(&self.shown(&name), &what))?;
+            sheets.extend(found.map(|stat| (name, stat)));
+        }
+        let (kind, part) = match found {
+            Some(found) => self.part(&found, force)?,
+            None if sheets.is_empty() => {
+                let (path, folder) = (self.path(), self.0.folder_path.display());
+                return refuse(format!(
+                    "there is no unfinished copy of {}: 'vmferry status {folder}' lists those that are",
+                    path.display()
+                ));
+            }
+            None => (self.ledger(&shelf)?, None),
+        };
+        // The ledger last: without one, not every file system can tell that the part file is ours.
+        let mut bytes = 0;
+        for (name, stat) in part.iter().chain(&sheets) {
+            self.unlink(name, stat)?;
+            bytes += stat.st_blocks as u64 * STAT_BLOCK;
+        }
+        let _ = fs::fsync(&*self.0.folder);
+        Ok(Dropped { kind, bytes })
+    }
+
+    /// Whether a part file may go, which is locked.
+    fn part(&self, found: &Leftover, force: bool) -> Result<(Kind, Option<(OsString, Stat)>), Failure> {
+        let name = OsString::from(leftover::part_name(&self.0));
+        let shown = self.shown(&name);
+        let file = found.image.file();
+        let kind = match &found.ledger {
+            Ok(None) => Kind::New,
+            Ok(Some(l)) if leftover::likeness(file, &l.head().copy) == Likeness::Another => Kind::Damaged,
+            Ok(Some(ledger)) => ledger.head().origin.into(),
+            Err(_) if force => Kind::Damaged,
+            Err(e) => {
+                return refuse(format!(
+                    "{shown} may be an older copy that was changed in place, of which there is no other, since {e}: --force drops it all the same"
+                ));
+            }
+        };
+        if kind == Kind::InPlace && !force {
+            return refuse(format!(
+                "{shown} is the older copy itself, changed in part, and there is no other: 'vmferry send --delta' finishes it, and dropping it with --force loses both"
+            ));
+        }
+        let stat = fs::fstat(file).map_err(|e| {
+            Failure::new(3, format!("{shown} cannot be looked at ({e}): nothing was removed"))
+        })?;
+        Ok((kind, Some((name, stat))))
+    }
+
+    /// Whether a ledger may go that is alone, or beside an image that is complete.
+    fn ledger(&self, shelf: &ledger::Shelf<'_>) -> Result<Kind, Failure> {
+        let Ok(Some(ledger)) = Ledger::read(shelf) else { return Ok(Kind::Orphan) };
+        let copy = |image: &File| leftover::likeness(image.as_fd(), &ledger.head().copy) != Likeness::Another;
+        if let Ok(image) = look_at(&self.0, self.0.name.as_ref())
+            && copy(&image)
+        {
+            if is_locked(&image) {
+                let shown = self.path();
+                return refuse(format!(
+                    "{} is part of a vmferry job that is running: wait for it or end it",
+                    shown.display()
+                ));
+            }
+            // Of a change in place that did not begin.
+            leftover::unmark(image.as_fd());
+        }
+        let complete = leftover::standing(&self.0, &ledger).is_some();
+        Ok(if complete { Kind::Complete } else { Kind::Orphan })
+    }
+
+    fn shown(&self, name: impl AsRef<Path>) -> String {
+        self.0.folder_path.join(name).display().to_string()
+    }
+
+    /// Removes a name, if it still means the file that was looked at.
+    fn unlink(&self, name: &OsStr, stat: &Stat) -> Result<(), Failure> {
+        let shown = self.shown(name);
+        let folder = &*self.0.folder;
+        let now = fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map(|s| (s.st_dev, s.st_ino));
+        if now != Ok((stat.st_dev, stat.st_ino)) {
+            return refuse(format!("{shown} was replaced just now, and is left alone: try again"));
+        }
+        fs::unlinkat(folder, name, AtFlags::empty()).map_err(|e| {
+            Failure::new(
+                3,
+                format!("{shown} cannot be removed ({e}): try as a user that may write its folder"),
+            )
+        })
+    }
+}
+
+fn foreign(shown: &str, what: &str) -> Failure {
+    Failure::new(3, format!("{shown} {what}, and is left alone: if nobody needs it, remove it with rm"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_means_an_image_however_it_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, image) in [
+            ("a.img", "a.img"),
+            ("a.img.vmferry-part", "a.img"),
+            ("a.img.vmferry-ledger", "a.img"),
+            ("a.img.vmferry-ledge~", "a.img"),
+            ("a.vmferry-part.vmferry-part", "a.vmferry-part"),
+            (".vmferry-part", ".vmferry-part"),
+        ] {
+            let place = Place::at(&folder.path().join(name)).unwrap();
+            assert_eq!(place.path().file_name(), Some(OsStr::new(image)), "{name}");
+        }
+        let target = Place::at(&folder.path().join("a.img")).unwrap().0;
+        assert_eq!(image_of(&leftover::shelf(&target).unnamed()), Some("a.img".into()));
+        assert_eq!(Place::at(Path::new("..")).unwrap_err().exit, 3);
+        assert!(
+            Place::at(&folder.path().join("no/a.img")).unwrap_err().reason.contains("cannot read folder")
+        );
+    }
+}
