@@ -131,8 +131,9 @@ impl Scene {
         assert_eq!(left, self.listed, "left over at the destination");
     }
 
+    /// The other end has come to its end.
     #[track_caller]
-    fn no_receiver(&self, patience: Duration) {
+    pub fn no_receiver(&self, patience: Duration) {
         let started = Instant::now();
         while !self.receivers().is_empty() {
             assert!(started.elapsed() < patience, "receivers are left: {:?}", self.receivers());
