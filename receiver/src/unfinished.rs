@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use proto::control::Failure;
 use proto::geometry::GRANULE;
@@ -28,8 +29,10 @@ pub use place::{Dropped, Place};
 
 /// Bytes of a block of st_blocks.
 const STAT_BLOCK: u64 = 512;
-/// A ledger that is being written may look damaged for a moment.
+/// While a job notes something, or gives a copy its name, neither may look like itself: what looks
+/// odd is looked at so often, with so much time in between.
 const LOOKS: usize = 3;
+const MOMENT: Duration = Duration::from_millis(50);
 
 /// What a copy is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,7 +85,7 @@ pub struct Unfinished {
     pub path: PathBuf,
     /// What it is.
     pub kind: Kind,
-    /// Why, where the kind needs a reason: the rest of a sentence.
+    /// Why, where the kind needs a reason.
     pub reason: Option<String>,
     /// A job has it right now.
     pub running: bool,
@@ -112,7 +115,7 @@ pub fn list(folder: &Path) -> Result<Vec<Unfinished>, Failure> {
         let entry = entry.map_err(unreadable)?;
         names.extend(image_of(OsStr::from_bytes(entry.file_name().to_bytes())));
     }
-    Ok(names.into_iter().filter_map(|name| Unfinished::find(&fd, &path, name)).collect())
+    Ok(names.into_iter().filter_map(|name| Unfinished::settled(&fd, &path, &name)).collect())
 }
 
 /// Of the name of a part file or ledger, the image's.
@@ -135,13 +138,25 @@ fn unreadable(folder: &Path, e: Errno) -> Failure {
 
 impl Unfinished {
     /// `None`: it went away meanwhile.
-    fn find(folder: &Arc<OwnedFd>, folder_path: &Path, name: OsString) -> Option<Unfinished> {
-        let path = folder_path.join(&name);
-        let Ok(name) = name.into_string() else {
+    fn settled(folder: &Arc<OwnedFd>, folder_path: &Path, name: &OsStr) -> Option<Unfinished> {
+        let mut found = Unfinished::find(folder, folder_path, name)?;
+        for _ in 1..LOOKS {
+            if !matches!(found.kind, Kind::Damaged | Kind::Foreign) {
+                break;
+            }
+            std::thread::sleep(MOMENT);
+            found = Unfinished::find(folder, folder_path, name)?;
+        }
+        Some(found)
+    }
+
+    fn find(folder: &Arc<OwnedFd>, folder_path: &Path, name: &OsStr) -> Option<Unfinished> {
+        let path = folder_path.join(name);
+        let Some(name) = name.to_str() else {
             let reason = "its name is not UTF-8, as every copy's is";
             return Some(Unfinished::nothing(path).because(Kind::Foreign, reason));
         };
-        let target = target(folder, folder_path, name);
+        let target = target(folder, folder_path, name.into());
         let shelf = leftover::shelf(&target);
         let (mut disk, mut changed) = (0, None);
         let mut foreign = None;
@@ -189,7 +204,7 @@ impl Unfinished {
         mut self,
         target: &Target,
         stat: &Stat,
-        mut ledger: Result<Option<Ledger>, LedgerError>,
+        ledger: Result<Option<Ledger>, LedgerError>,
         foreign: Option<String>,
     ) -> Unfinished {
         let name = leftover::part_name(target);
@@ -205,34 +220,23 @@ impl Unfinished {
         count(Some(stat), &mut self.disk, &mut self.changed);
         self.running = is_locked(&file);
         self.size = Some(stat.st_size as u64);
-        let mut durable = Ok(0);
-        for _ in 0..if self.running { LOOKS } else { 1 } {
-            durable = match &ledger {
-                Ok(Some(ledger)) => durable_bytes(ledger),
-                Ok(None) => Ok(0),
-                Err(e) => Err(e.to_string()),
-            };
-            if durable.is_ok() {
-                break;
-            }
-            ledger = Ledger::read(&leftover::shelf(target));
-        }
         if let Some(why) = foreign {
             return self.because(Kind::Foreign, &why);
         }
-        let Ok(ledger) = ledger else { return self.because(Kind::Damaged, "its ledger is damaged") };
-        let Some(ledger) = ledger else {
-            return Unfinished { kind: Kind::New, durable: Some(0), ..self };
+        let ledger = match ledger {
+            Ok(Some(ledger)) => ledger,
+            Ok(None) => return Unfinished { kind: Kind::New, durable: Some(0), ..self },
+            Err(e) => return self.because(Kind::Damaged, &unusable(&e)),
         };
         if leftover::likeness(file.as_fd(), &ledger.head().copy) == Likeness::Another {
             return self.because(Kind::Damaged, "its ledger is about another file");
         }
         self = self.told(&ledger);
-        match durable {
+        match durable_bytes(&ledger) {
             Ok(durable) => Unfinished { durable: Some(durable), ..self },
             // What cannot be counted on is still what it is.
             Err(_) if ledger.head().origin == Origin::InPlace => self,
-            Err(why) => self.because(Kind::Damaged, &why),
+            Err(e) => self.because(Kind::Damaged, &unusable(&e)),
         }
     }
 
@@ -244,7 +248,9 @@ impl Unfinished {
             Ok(None) => {
                 return self.because(Kind::Orphan, "its ledger was never whole, and there is no copy");
             }
-            Err(_) => return self.because(Kind::Orphan, "its ledger is damaged, and there is no copy"),
+            Err(e) => {
+                return self.because(Kind::Orphan, &format!("{}, and there is no copy", unusable(&e)));
+            }
         };
         self = self.told(&ledger);
         let complete = leftover::standing(target, &ledger).is_some();
@@ -274,16 +280,24 @@ impl Unfinished {
     }
 }
 
+/// What is wrong with a ledger.
+fn unusable(e: &LedgerError) -> String {
+    match e {
+        LedgerError::Damaged => e.to_string(),
+        LedgerError::Io(e) => format!("its ledger cannot be read ({e})"),
+    }
+}
+
 /// How much a ledger calls durable, bytes. A delta that began more than once may have noted a granule
 /// twice.
-fn durable_bytes(ledger: &Ledger) -> Result<u64, String> {
+fn durable_bytes(ledger: &Ledger) -> Result<u64, LedgerError> {
     let head = ledger.head();
     let byte = |granule: u64| granule.saturating_mul(u64::from(GRANULE)).min(head.size);
     let (mut at, mut end, mut bytes) = (0, 0, 0);
-    while let Some((runs, next)) = ledger.runs(at).map_err(|e| e.to_string())? {
+    while let Some((runs, next)) = ledger.runs(at)? {
         for run in runs.iter().map(proto::granules::Run::range) {
             if run.start < end && head.origin == Origin::Nothing {
-                return Err(LedgerError::Damaged.to_string());
+                return Err(LedgerError::Damaged);
             }
             bytes += byte(run.end).saturating_sub(byte(run.start.max(end)));
             end = end.max(run.end);

@@ -110,7 +110,7 @@ fn row(copy: &Unfinished, now: u64) -> [String; 8] {
     let or_dash = |known: Option<String>| known.unwrap_or_else(|| "-".into());
     let durable = copy.durable.zip(copy.size).map(|(durable, size)| {
         let percent = if size == 0 { 100.0 } else { durable as f64 * 100.0 / size as f64 };
-        format!("{} {:.0} %", report::bytes(durable), percent.floor())
+        format!("{}, {:.0} %", report::bytes(durable), percent.floor())
     });
     [
         copy.path.display().to_string(),
@@ -143,13 +143,17 @@ fn next(copy: &Unfinished) -> String {
         return "a job has it: wait for it or end it".into();
     }
     match copy.kind {
-        Kind::New => format!("the same 'vmferry send' goes on with it; '{drop}' removes it"),
-        Kind::Clone => format!("the same 'vmferry send --delta' goes on with it; '{drop}' removes it"),
+        Kind::New => format!("the same 'vmferry send' as before goes on with it; '{drop}' removes it"),
+        Kind::Clone => {
+            format!("the same 'vmferry send --delta' as before goes on with it; '{drop}' removes it")
+        }
         Kind::InPlace => format!(
-            "the same 'vmferry send --delta --inplace' finishes it; '{drop} --force' gives up the only copy there is"
+            "the same 'vmferry send --delta --inplace' as before finishes it; '{drop} --force' gives up the only copy there is"
         ),
         Kind::Complete => {
-            format!("the same 'vmferry send' sends the job's other images; '{drop}' removes the ledger alone")
+            format!(
+                "the same 'vmferry send' as before sends the job's other images; '{drop}' removes the ledger alone"
+            )
         }
         Kind::Orphan => format!("the next 'vmferry send' to this name clears it away, as '{drop}' does"),
         Kind::Damaged => format!("'vmferry send' starts it over; '{drop} --force' removes it"),

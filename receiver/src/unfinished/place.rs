@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use proto::control::Failure;
 use rustix::fs::{self, AtFlags, Stat};
 
-use super::{Kind, STAT_BLOCK, image_of, is_locked, look_at, open_folder, sheet, target};
+use super::{Kind, STAT_BLOCK, image_of, is_locked, look_at, open_folder, sheet, target, unusable};
 use crate::ledger::{self, Ledger};
 use crate::leftover::{self, Leftover, Likeness, Stays};
 use crate::target::{Target, refuse};
@@ -98,7 +98,8 @@ impl Place {
             Err(_) if force => Kind::Damaged,
             Err(e) => {
                 return refuse(format!(
-                    "{shown} may be an older copy that was changed in place, of which there is no other, since {e}: --force drops it all the same"
+                    "{shown} may be an older copy that was changed in place, of which there is no other, since {}: --force drops it all the same",
+                    unusable(e)
                 ));
             }
         };
