@@ -26,6 +26,8 @@ pub(crate) struct Older {
     pub(crate) ledger: Option<Ledger>,
     /// It is the older copy itself, which has another name until it is complete.
     pub(crate) in_place: bool,
+    /// An earlier attempt may have changed it.
+    pub(crate) touched: bool,
     pub(crate) mark: Option<[u8; 16]>,
     pub(crate) notice: Option<String>,
 }
@@ -92,6 +94,7 @@ fn again(target: &Target, entry: &ImageEntry, found: Leftover) -> Result<Option<
         size: size.min(entry.size),
         ledger: Some(ledger),
         in_place,
+        touched: true,
         mark: None,
         notice,
     }))
@@ -150,7 +153,16 @@ fn in_place(target: &Target, entry: &ImageEntry, old: Image, size: u64) -> Resul
         .map_err(undo)?;
     fs::fsync(fd(target)).map_err(|e| failed(&e))?;
     grow(&old, entry)?;
-    Ok(Older { image: old, beside: None, size, ledger: Some(ledger), in_place: true, mark, notice: None })
+    Ok(Older {
+        image: old,
+        beside: None,
+        size,
+        ledger: Some(ledger),
+        in_place: true,
+        touched: false,
+        mark,
+        notice: None,
+    })
 }
 
 /// A clone where the file system has them, else a new file that what is kept is copied to.
@@ -188,7 +200,7 @@ fn aside(target: &Target, entry: &ImageEntry, old: Image, size: u64, direct: boo
     match made() {
         Ok((cloned, ledger)) => {
             let beside = (!cloned).then_some(old);
-            Ok(Older { image, beside, size, ledger, in_place: false, mark, notice: None })
+            Ok(Older { image, beside, size, ledger, in_place: false, touched: false, mark, notice: None })
         }
         Err(failure) => {
             leftover::clear(target)?;

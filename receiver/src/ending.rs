@@ -56,7 +56,10 @@ pub(crate) async fn unfinished(
     for (part, _) in open {
         if part.is_changed_in_place() {
             in_place.push(part.entry.name.as_str());
-        } else if failure.exit != WRONG && part.logbook.as_ref().is_some_and(|l| l.ledger().is_some()) {
+        } else if failure.exit != WRONG
+            && !part.is_still_the_older_copy()
+            && part.logbook.as_ref().is_some_and(|l| l.ledger().is_some())
+        {
             kept.push(part.entry.name.as_str());
         } else {
             part.remove();

@@ -82,6 +82,7 @@ impl Part {
                     if beside { 0 } else { entry.size.max(1) },
                 )?;
                 file.in_place = older.in_place;
+                file.touched = AtomicBool::new(older.touched);
                 (file, older.image, older.ledger)
             }
             Begin::Resume(Resumed { image, ledger, durable }) => {
@@ -152,6 +153,11 @@ impl Part {
     /// Whether something of an older copy was changed in place, which nothing undoes.
     pub(crate) fn is_changed_in_place(&self) -> bool {
         matches!(&self.place, Place::File(file) if file.in_place && file.touched.load(Ordering::Relaxed))
+    }
+
+    /// Whether it is an older copy that nothing was changed of, which can have its name back.
+    pub(crate) fn is_still_the_older_copy(&self) -> bool {
+        matches!(&self.place, Place::File(file) if file.in_place && !file.touched.load(Ordering::Relaxed))
     }
 
     /// How a message about a copy that is wrong goes on.
@@ -268,7 +274,7 @@ pub(crate) struct PartFile {
     fresh: bool,
     /// It is an older copy by another name, of which there is no other.
     in_place: bool,
-    /// Something of it was changed.
+    /// Something of it was changed, by this run or one before it.
     touched: AtomicBool,
     /// Space is reserved below this byte; changed under the lock of `ahead` alone.
     reserved_to: AtomicU64,
