@@ -12,9 +12,11 @@ use proto::geometry::{ChunkSize, parse_size};
 use proto::owner::Owner;
 
 mod service;
+mod unfinished;
 mod verify;
 
 pub use service::{Allow, Key, Receive, Trust};
+pub use unfinished::{Discard, Status};
 pub use verify::{Image, Verification};
 
 use crate::place::{Place, is_remote};
@@ -39,6 +41,10 @@ pub enum Command {
     Receive(Box<Receive>),
     /// Compare two images on two hosts without moving them; of one image: its digests
     Verify(Box<Verification>),
+    /// List what interrupted jobs left in a folder of this host, where the copies grow
+    Status(Status),
+    /// Remove what an interrupted job left of a copy on this host
+    Drop(Discard),
     /// Show this user's public key, for others to allow or to trust; the first time, make the pair
     Key(Key),
     /// Say who may send to this host's service, and what; alone: show it

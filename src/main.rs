@@ -48,6 +48,8 @@ fn main() -> ExitCode {
             None => commands::receive::run(),
         },
         cli::Command::Verify(args) => commands::verify::run(&args),
+        cli::Command::Status(args) => commands::status::run(&args),
+        cli::Command::Drop(args) => commands::drop::run(&args),
         cli::Command::Key(args) => commands::key::show(&args),
         cli::Command::Allow(args) => commands::key::allow(&args),
         cli::Command::Trust(args) => commands::key::trust(&args),

@@ -118,12 +118,6 @@ impl Report {
         self.image_bytes.set(bytes);
     }
 
-    fn object(line: &Line<'_>) {
-        if let Ok(text) = serde_json::to_string(line) {
-            say(&text);
-        }
-    }
-
     fn notices(&self, notices: &[String]) {
         if !self.quiet {
             notices.iter().for_each(|n| complain(&format!("note: {n}")));
@@ -133,7 +127,7 @@ impl Report {
     /// The job begins.
     pub fn started(&self, notices: &[String], peer: SocketAddr) {
         if self.json {
-            Self::object(&Line::Started { peer: peer.to_string(), lanes: self.streams, notices });
+            object(&Line::Started { peer: peer.to_string(), lanes: self.streams, notices });
         } else {
             self.notices(notices);
         }
@@ -142,7 +136,7 @@ impl Report {
     /// A read does not end.
     pub fn stalled(&self, notices: &[String]) {
         if self.json {
-            Self::object(&Line::Stalled { notices });
+            object(&Line::Stalled { notices });
         } else {
             self.notices(notices);
         }
@@ -151,7 +145,7 @@ impl Report {
     /// One image is in place.
     pub fn committed(&self, image: &str, path: &str, notices: &[String]) {
         if self.json {
-            Self::object(&Line::Committed { image, path, notices });
+            object(&Line::Committed { image, path, notices });
         } else {
             self.notices(notices);
             if !self.quiet {
@@ -168,7 +162,7 @@ impl Report {
     /// A connection broke (0: control) and is being made again.
     pub fn lost(&self, connection: u32, reason: &str) {
         if self.json {
-            Self::object(&Line::Lost { connection, reason });
+            object(&Line::Lost { connection, reason });
         } else if !self.quiet {
             complain(&format!("{} was lost ({reason}): connecting again", self.called(connection)));
         }
@@ -177,7 +171,7 @@ impl Report {
     /// It is there again.
     pub fn restored(&self, connection: u32) {
         if self.json {
-            Self::object(&Line::Restored { connection });
+            object(&Line::Restored { connection });
         } else if !self.quiet {
             complain(&format!("{} is back", self.called(connection)));
         }
@@ -197,7 +191,7 @@ impl Report {
         let (read, network) = (bps(span.read_bytes), bps(span.receiver.received_bytes));
         let write = bps(span.receiver.written_bytes);
         if self.json {
-            Self::object(&Line::Progress {
+            object(&Line::Progress {
                 seconds: now.elapsed.as_secs_f64(),
                 done_bytes: at.done,
                 image_bytes: at.total,
@@ -230,7 +224,7 @@ impl Report {
         let (ours, theirs) = (&summary.engines.0, &summary.engines.1);
         let engine = if ours == theirs { ours.clone() } else { format!("{ours}/{theirs}") };
         if self.json {
-            Self::object(&Line::Done(Box::new(Done {
+            object(&Line::Done(Box::new(Done {
                 images: self.images,
                 image_bytes: self.image_bytes.get(),
                 data_bytes: m.totals.written,
@@ -285,9 +279,16 @@ impl Report {
     }
 }
 
+/// One object a line.
+pub fn object(line: &impl Serialize) {
+    if let Ok(text) = serde_json::to_string(line) {
+        say(&text);
+    }
+}
+
 /// The last object of what failed, also when there is no job yet.
 pub fn failed_object(failure: &Failure) {
-    Report::object(&Line::Failed { exit: failure.exit, reason: &failure.reason });
+    object(&Line::Failed { exit: failure.exit, reason: &failure.reason });
 }
 
 /// Bytes for people: `4.0 GiB`.

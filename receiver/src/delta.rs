@@ -26,8 +26,8 @@ pub(crate) struct Older {
     pub(crate) ledger: Option<Ledger>,
     /// It is the older copy itself, which has another name until it is complete.
     pub(crate) in_place: bool,
-    /// An attempt before this one may have changed it.
-    pub(crate) changed: bool,
+    /// An earlier attempt may have changed it.
+    pub(crate) touched: bool,
     pub(crate) mark: Option<[u8; 16]>,
     pub(crate) notice: Option<String>,
 }
@@ -49,9 +49,10 @@ pub(crate) fn or_new(
         if let Some(older) = again(target, entry, found)? {
             if older.in_place && old.is_some() {
                 return refuse(format!(
-                    "{} is there, and so is {} whose update in place was interrupted: move one of them away",
+                    "{} is there, and so is {} whose update in place was interrupted: move one of them away, or give up the latter with '{} --force' on the destination",
                     target.path().display(),
-                    older.image.path().display()
+                    older.image.path().display(),
+                    leftover::drop_command(target)
                 ));
             }
             return Ok(Begin::Delta(older));
@@ -80,7 +81,7 @@ fn again(target: &Target, entry: &ImageEntry, found: Leftover) -> Result<Option<
         Origin::Clone => false,
         Origin::InPlace => true,
     };
-    if leftover::likeness(&image, &ledger.head().copy) == Likeness::Another {
+    if leftover::likeness(image.file(), &ledger.head().copy) == Likeness::Another {
         return Ok(None);
     }
     let size = image.size();
@@ -93,7 +94,7 @@ fn again(target: &Target, entry: &ImageEntry, found: Leftover) -> Result<Option<
         size: size.min(entry.size),
         ledger: Some(ledger),
         in_place,
-        changed: true,
+        touched: true,
         mark: None,
         notice,
     }))
@@ -135,11 +136,11 @@ fn in_place(target: &Target, entry: &ImageEntry, old: Image, size: u64) -> Resul
     }
     leftover::lock(&old)?;
     let mark = leftover::mark(&old);
-    let copy = leftover::copy_of(&old, mark).map_err(|e| failed(&e))?;
+    let copy = leftover::copy_of(old.file(), mark).map_err(|e| failed(&e))?;
     let head = Head::new(entry, copy, Origin::InPlace).map_err(|e| failed(&e))?;
     let ledger = Ledger::create(&leftover::shelf(target), head).map_err(|e| failed(&e))?;
     let undo = |e: Errno| {
-        leftover::unmark(&old);
+        leftover::unmark(old.file());
         leftover::shelf(target).clear();
         failed(&e)
     };
@@ -158,7 +159,7 @@ fn in_place(target: &Target, entry: &ImageEntry, old: Image, size: u64) -> Resul
         size,
         ledger: Some(ledger),
         in_place: true,
-        changed: false,
+        touched: false,
         mark,
         notice: None,
     })
@@ -192,14 +193,14 @@ fn aside(target: &Target, entry: &ImageEntry, old: Image, size: u64, direct: boo
         // A clone has the size of what it was made from.
         image.set_len(entry.size).map_err(refused)?;
         let broke = |e: &dyn std::fmt::Display| Failure::new(3, format!("{}: {e}", shown.display()));
-        let copy = leftover::copy_of(&image, mark).map_err(|e| broke(&e))?;
+        let copy = leftover::copy_of(image.file(), mark).map_err(|e| broke(&e))?;
         let head = Head::new(entry, copy, Origin::Clone).map_err(|e| broke(&e))?;
         Ok((true, Some(Ledger::create(&leftover::shelf(target), head).map_err(|e| broke(&e))?)))
     };
     match made() {
         Ok((cloned, ledger)) => {
             let beside = (!cloned).then_some(old);
-            Ok(Older { image, beside, size, ledger, in_place: false, changed: false, mark, notice: None })
+            Ok(Older { image, beside, size, ledger, in_place: false, touched: false, mark, notice: None })
         }
         Err(failure) => {
             leftover::clear(target)?;
@@ -221,7 +222,7 @@ pub(crate) fn give_back(target: &Target, image: &Image, size: u64) {
         return;
     }
     let part = leftover::part_name(target);
-    leftover::unmark(image);
+    leftover::unmark(image.file());
     let back =
         fs::renameat_with(fd(target), &part, fd(target), target.name.as_str(), fs::RenameFlags::NOREPLACE);
     if back.is_ok() && fs::fsync(fd(target)).is_ok() {

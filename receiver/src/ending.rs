@@ -78,7 +78,7 @@ pub(crate) async fn unfinished(job: &Arc<Receiving>, placed: &Placed, mut failur
         if part.is_changed_in_place() {
             in_place.push(part.entry.name.as_str());
         } else if failure.exit != WRONG
-            && !part.is_in_place()
+            && !part.is_still_the_older_copy()
             && part.logbook.as_ref().is_some_and(|l| l.ledger().is_some())
         {
             kept.push(part.entry.name.as_str());
@@ -87,7 +87,10 @@ pub(crate) async fn unfinished(job: &Arc<Receiving>, placed: &Placed, mut failur
         }
     }
     if !kept.is_empty() {
-        failure.reason += &format!(" (what is durable of {} is kept and not sent again)", kept.join(", "));
+        failure.reason += &format!(
+            " (what is durable of {} is kept and not sent again; 'vmferry drop' on the destination removes it)",
+            kept.join(", ")
+        );
     }
     if !in_place.is_empty() {
         let names = in_place.join(", ");

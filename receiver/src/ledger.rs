@@ -32,6 +32,8 @@ use thiserror::Error;
 
 /// What a ledger's name ends in.
 pub(crate) const SUFFIX: &str = ".vmferry-ledger";
+/// What its name ends in before it is whole: as long as the other, which may be as long as a name can be.
+pub(crate) const UNNAMED: &str = ".vmferry-ledge~";
 const MAGIC: &[u8; 8] = b"vmfledg\x01";
 /// Bytes of the head and of the seal, each with its check at the end.
 const HEAD: usize = 4096;
@@ -172,11 +174,11 @@ impl Shelf<'_> {
         self.shown.join(&self.name)
     }
 
-    /// Its name before it is whole: as long as the other, which may be as long as a name can be.
-    fn unnamed(&self) -> OsString {
+    /// Its name before it is whole.
+    pub(crate) fn unnamed(&self) -> OsString {
         let mut name = self.name.clone().into_vec();
-        name.pop();
-        name.push(b'~');
+        name.truncate(name.len().saturating_sub(SUFFIX.len()));
+        name.extend_from_slice(UNNAMED.as_bytes());
         OsString::from_vec(name)
     }
 
@@ -231,7 +233,19 @@ impl Ledger {
     /// # Errors
     /// Damaged, or what the file system says.
     pub(crate) fn open(shelf: &Shelf<'_>) -> Result<Option<Ledger>, LedgerError> {
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        Ledger::open_for(shelf, OFlags::RDWR)
+    }
+
+    /// The same, to look at it only.
+    ///
+    /// # Errors
+    /// Damaged, or what the file system says.
+    pub(crate) fn read(shelf: &Shelf<'_>) -> Result<Option<Ledger>, LedgerError> {
+        Ledger::open_for(shelf, OFlags::RDONLY)
+    }
+
+    fn open_for(shelf: &Shelf<'_>, access: OFlags) -> Result<Option<Ledger>, LedgerError> {
+        let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = match fs::openat(shelf.folder, &shelf.name, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::LOOP) => return Err(LedgerError::Damaged),
@@ -437,6 +451,13 @@ fn parse<T: for<'a> Deserialize<'a>>(lead: &[u8], block: &[u8]) -> Option<T> {
     let (len, rest) = rest.split_at_checked(4)?;
     let len = u32::from_le_bytes(len.try_into().ok()?) as usize;
     postcard::from_bytes(rest.get(..len)?).ok()
+}
+
+/// Whether a file begins like a ledger, whole or not, or holds nothing at all.
+pub(crate) fn begins_like_one(file: &File) -> io::Result<bool> {
+    let mut lead = [0; MAGIC.len()];
+    let got = read_at(file, &mut lead, 0)?;
+    Ok(got == 0 || lead == *MAGIC)
 }
 
 /// The name of a file's ledger.

@@ -6,19 +6,22 @@
 //! and nobody else has it. Whether it is gone on with or removed is for `resume` to say.
 
 use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use blockio::{Identity, Image};
 use proto::control::Failure;
 use proto::manifest::{ImageEntry, Storage};
-use rustix::fs::{self, AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, StatxFlags, XattrFlags};
+use rustix::fs::{
+    self, AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags, XattrFlags,
+};
 use rustix::io::Errno;
 
-use crate::ledger::{self, Ledger, LedgerError, Shelf};
+use crate::ledger::{self, Ledger, LedgerError, Seal, Shelf};
 use crate::target::{Target, fd};
 
 /// What a part file's name ends in.
-const SUFFIX: &str = ".vmferry-part";
+pub(crate) const SUFFIX: &str = ".vmferry-part";
 /// The attribute that a part file carries until it is complete. `cp` does not copy it.
 pub(crate) const MARK: &str = "user.vmferry.part";
 
@@ -40,17 +43,17 @@ pub(crate) fn mark(image: &Image) -> Option<[u8; 16]> {
 }
 
 /// What a part file's mark says, if it has one.
-fn mark_of(image: &Image) -> Option<Vec<u8>> {
+fn mark_of(file: BorrowedFd<'_>) -> Option<Vec<u8>> {
     let mut mark = [0; 16];
-    fs::fgetxattr(image.file(), MARK, &mut mark).ok().map(|len| mark[..len].to_vec())
+    fs::fgetxattr(file, MARK, &mut mark).ok().map(|len| mark[..len].to_vec())
 }
 
 /// What tells a part file from others.
 ///
 /// # Errors
 /// What statx(2) says.
-pub(crate) fn copy_of(image: &Image, mark: Option<[u8; 16]>) -> Result<ledger::Copy, Errno> {
-    let found = fs::statx(image.file(), "", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::BTIME)?;
+pub(crate) fn copy_of(file: BorrowedFd<'_>, mark: Option<[u8; 16]>) -> Result<ledger::Copy, Errno> {
+    let found = fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::BTIME)?;
     let born = (found.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| {
         found.stx_btime.tv_sec.saturating_mul(1_000_000_000).saturating_add(found.stx_btime.tv_nsec.into())
     });
@@ -68,11 +71,11 @@ pub(crate) enum Likeness {
     Same,
 }
 
-/// Compares an image with what a ledger says of its copy.
-pub(crate) fn likeness(image: &Image, copy: &ledger::Copy) -> Likeness {
-    let Ok(ledger::Copy::File { ino, born_ns, .. }) = copy_of(image, None) else { return Likeness::Another };
+/// Compares a file with what a ledger says of its copy.
+pub(crate) fn likeness(file: BorrowedFd<'_>, copy: &ledger::Copy) -> Likeness {
+    let Ok(ledger::Copy::File { ino, born_ns, .. }) = copy_of(file, None) else { return Likeness::Another };
     let ledger::Copy::File { ino: then, born_ns: born_then, mark } = copy else { return Likeness::Another };
-    let marks = mark.map(|mark| mark_of(image).as_deref() == Some(&mark[..]));
+    let marks = mark.map(|mark| mark_of(file).as_deref() == Some(&mark[..]));
     let births = born_ns.zip(*born_then).map(|(now, then)| now == then);
     match (ino == *then, marks, births) {
         (false, ..) | (_, Some(false), _) | (_, _, Some(false)) => Likeness::Another,
@@ -82,9 +85,9 @@ pub(crate) fn likeness(image: &Image, copy: &ledger::Copy) -> Likeness {
 }
 
 /// Takes the mark off a file that is complete.
-pub(crate) fn unmark(image: &Image) {
-    let _ = fs::fremovexattr(image.file(), KNOCK);
-    let _ = fs::fremovexattr(image.file(), MARK);
+pub(crate) fn unmark(file: BorrowedFd<'_>) {
+    let _ = fs::fremovexattr(file, KNOCK);
+    let _ = fs::fremovexattr(file, MARK);
 }
 
 /// Keeps other jobs away from a part file, as long as it is open. One that has lost its sender is asked
@@ -161,6 +164,22 @@ pub(crate) fn shelf(target: &Target) -> Shelf<'_> {
     Shelf { folder: fd(target), shown: &target.folder_path, name: ledger::name_of(OsStr::new(&target.name)) }
 }
 
+/// Why what stands where a part file would be is left as it is.
+#[derive(Debug)]
+pub(crate) enum Stays {
+    /// Another job has it.
+    Busy(Failure),
+    /// It is none of ours, or somebody uses it: the rest of a sentence about it.
+    Foreign(String),
+}
+
+/// How to be rid of a target's unfinished copy, for messages.
+pub(crate) fn drop_command(target: &Target) -> String {
+    let path = target.path();
+    let path = path.to_string_lossy();
+    format!("vmferry drop {}", shlex::try_quote(&path).unwrap_or_else(|_| path.clone()))
+}
+
 /// Looks at what stands where the part file will be made.
 ///
 /// # Errors
@@ -170,13 +189,24 @@ pub(crate) fn find(
     images: &[ImageEntry],
     direct: bool,
 ) -> Result<Option<Leftover>, Failure> {
+    look(target, images, direct).map_err(|stays| match stays {
+        Stays::Busy(failure) => failure,
+        Stays::Foreign(what) => {
+            let shown = target.folder_path.join(part_name(target));
+            let next = "move it away, or give the destination another name";
+            Failure::new(3, format!("{}, where the copy would grow, {what}: {next}", shown.display()))
+        }
+    })
+}
+
+/// The same for whoever says it in other words.
+///
+/// # Errors
+/// Why it stays.
+pub(crate) fn look(target: &Target, images: &[ImageEntry], direct: bool) -> Result<Option<Leftover>, Stays> {
     let name = part_name(target);
     let path = target.folder_path.join(&name);
-    let shown = path.display();
-    let refuse = |what: &str| {
-        let next = "move it away, or give the destination another name";
-        Err(Failure::new(3, format!("{shown}, where the copy would grow, {what}: {next}")))
-    };
+    let refuse = |what: &str| Err(Stays::Foreign(what.into()));
     let stat = match fs::statat(fd(target), &name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(None),
         Err(e) => return refuse(&format!("cannot be looked at ({e})")),
@@ -192,25 +222,14 @@ pub(crate) fn find(
         Ok(image) => image,
         Err(e) => return refuse(&format!("belongs to somebody else ({})", e.io())),
     };
-    lock(&image)?;
+    lock(&image).map_err(Stays::Busy)?;
     // Whoever had it before may have given it its name.
     let now = fs::statat(fd(target), &name, AtFlags::SYMLINK_NOFOLLOW).map(|s| (s.st_dev, s.st_ino));
     if now != Ok((stat.st_dev, stat.st_ino)) {
-        return find(target, images, direct);
+        return look(target, images, direct);
     }
     let ledger = Ledger::open(&shelf(target));
-    let known = ledger
-        .as_ref()
-        .ok()
-        .and_then(Option::as_ref)
-        .is_some_and(|ledger| likeness(&image, &ledger.head().copy) != Likeness::Another);
-    // A receiver that was killed before it could mark its file. Both are asked: a file system may
-    // lie about holes.
-    let holds_nothing = stat.st_blocks == 0 && image.next_data(0).is_ok_and(|data| data.is_none());
-    if !(known || mark_of(&image).is_some() || holds_nothing)
-        || stat.st_nlink != 1
-        || stat.st_uid != rustix::process::geteuid().as_raw()
-    {
+    if !is_ours(image.file(), &stat, &ledger) {
         return refuse("exists and is not an unfinished copy of this user's");
     }
     match image.users() {
@@ -238,11 +257,32 @@ fn let_go(target: &Target) {
     }
 }
 
+/// Whether a file that has a part file's name is an unfinished copy of this user's alone.
+pub(crate) fn is_ours(
+    file: BorrowedFd<'_>,
+    stat: &Stat,
+    ledger: &Result<Option<Ledger>, LedgerError>,
+) -> bool {
+    let known = matches!(ledger, Ok(Some(l)) if likeness(file, &l.head().copy) != Likeness::Another);
+    // A receiver that was killed before it could mark its file. Both are asked: a file system may
+    // lie about holes.
+    let holds_nothing = || stat.st_blocks == 0 && fs::seek(file, SeekFrom::Data(0)) == Err(Errno::NXIO);
+    stat.st_nlink == 1
+        && stat.st_uid == rustix::process::geteuid().as_raw()
+        && (known || mark_of(file).is_some() || holds_nothing())
+}
+
 /// Whether what stands at a target is the complete copy of this very image, made by an attempt that
 /// was interrupted later, and has not changed since. Its ledger and tree digest.
 pub(crate) fn complete(target: &Target, entry: &ImageEntry) -> Option<(Ledger, [u8; 32])> {
     let_go(target);
     let ledger = Ledger::open(&shelf(target)).ok()??;
+    let seal = standing(target, &ledger)?;
+    ledger.head().is_of(entry).then_some((ledger, seal.tree))
+}
+
+/// The seal of a ledger, if what stands at the target is what it was put on, unchanged since.
+pub(crate) fn standing(target: &Target, ledger: &Ledger) -> Option<Seal> {
     let seal = ledger.sealed().ok()??;
     let head = ledger.head();
     let stat = fs::statat(fd(target), target.name.as_str(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
@@ -251,7 +291,7 @@ pub(crate) fn complete(target: &Target, entry: &ImageEntry) -> Option<(Ledger, [
         && (stat.st_ino, stat.st_size as u64) == (ino, head.size)
         && stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec as i64)
             == seal.mtime_ns;
-    (copy && head.is_of(entry)).then_some((ledger, seal.tree))
+    copy.then_some(seal)
 }
 
 /// Removes what [`find`] found, and its ledger.

@@ -12,7 +12,7 @@
 //! Rooms: `target` where images go, `terms` what this side insists on, `peer` the sender in messages, `part` part files and their commit,
 //! `leftover` those of earlier attempts, `ledger` what of a copy is durable, `logbook` when that is noted, `state` where that of a device lies, `resume` whether it is gone on with, `delta` copies that begin with an older one, `base` what that holds, `owner` whose copies are, `device` block devices, `lane` data lanes,
 //! `flush` durability, `conversation` the control connections, `prepare` from a wish to a job, `job` all together, `ending` what stays of it;
-//! [`survey`] hashes what is there.
+//! [`survey`] hashes what is there, [`unfinished`] lists and drops what interrupted jobs left.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -43,6 +43,7 @@ mod state;
 pub mod survey;
 mod target;
 mod terms;
+pub mod unfinished;
 
 pub use job::{Config, run};
 pub use quota::Limits;

@@ -82,7 +82,7 @@ impl Part {
                     if beside { 0 } else { entry.size.max(1) },
                 )?;
                 file.in_place = older.in_place.then_some(older.size);
-                file.touched = AtomicBool::new(older.changed);
+                file.touched = AtomicBool::new(older.touched);
                 (file, older.image, older.ledger)
             }
             Begin::Resume(Resumed { image, ledger, durable }) => {
@@ -102,7 +102,7 @@ impl Part {
             None => {
                 let broke =
                     |e: &dyn std::fmt::Display| Failure::new(3, format!("{}: {e}", target.path().display()));
-                let copy = leftover::copy_of(&image, file.mark).map_err(|e| broke(&e))?;
+                let copy = leftover::copy_of(image.file(), file.mark).map_err(|e| broke(&e))?;
                 let head = Head::new(entry, copy, Origin::Nothing).map_err(|e| broke(&e))?;
                 Logbook::draft(target.folder.clone(), &shelf, head)
             }
@@ -150,14 +150,14 @@ impl Part {
         matches!(self.place, Place::Device).then(|| self.path.display().to_string())
     }
 
-    /// Whether it is an older copy by another name.
-    pub(crate) fn is_in_place(&self) -> bool {
-        matches!(&self.place, Place::File(file) if file.in_place.is_some())
-    }
-
     /// Whether something of such a copy was changed, which nothing undoes.
     pub(crate) fn is_changed_in_place(&self) -> bool {
         matches!(&self.place, Place::File(file) if file.in_place.is_some() && file.touched.load(Ordering::Relaxed))
+    }
+
+    /// Whether it is an older copy that nothing was changed of, which can have its name back.
+    pub(crate) fn is_still_the_older_copy(&self) -> bool {
+        matches!(&self.place, Place::File(file) if file.in_place.is_some() && !file.touched.load(Ordering::Relaxed))
     }
 
     /// How a message about a copy that is wrong goes on.
@@ -496,7 +496,7 @@ impl PartFile {
                 notices.push(format!("{}: attribute {name} could not be kept: {e}", path.display()));
             }
         }
-        leftover::unmark(image);
+        leftover::unmark(image.file());
         let mode = Mode::from_raw_mode(entry.mode & 0o777);
         if let Err(e) = fs::fchmod(file, mode) {
             notices.push(format!("{}: mode {:o} could not be set: {e}", path.display(), entry.mode));

@@ -84,7 +84,7 @@ pub(crate) fn begin(
         Ok(None) => return over("nothing of it was known to be durable"),
         Err(e) => return over(&e.to_string()),
     };
-    let likeness = leftover::likeness(&image, &ledger.head().copy);
+    let likeness = leftover::likeness(image.file(), &ledger.head().copy);
     if likeness == Likeness::Another {
         return over("its ledger is about another file");
     }
@@ -94,18 +94,20 @@ pub(crate) fn begin(
         Origin::Clone => return over("it was begun as a delta"),
         Origin::InPlace => {
             return refuse(format!(
-                "{} is a copy whose update in place was interrupted: finish that with --delta, or move it away",
-                image.path().display()
+                "{} is a copy whose update in place was interrupted: finish that with --delta, or give it up with '{} --force' on the destination",
+                image.path().display(),
+                leftover::drop_command(target)
             ));
         }
     }
     if head.size != entry.size && !force {
         return refuse(format!(
-            "{} has {} bytes now, and had {} when {}, which is unfinished, was begun: --force starts it over",
+            "{} has {} bytes now, and had {} when {}, which is unfinished, was begun: --force starts it over, '{}' on the destination removes it",
             entry.name,
             entry.size,
             head.size,
-            image.path().display()
+            image.path().display(),
+            leftover::drop_command(target)
         ));
     }
     if !head.is_of(entry) {
@@ -127,9 +129,10 @@ pub(crate) fn begin(
         }
         Err(Doubt::Differs(granule)) => {
             return refuse(format!(
-                "{} does not hold what its ledger says, at byte {}: something else wrote it, or its disk lost data (smartctl, dmesg): --force starts it over",
+                "{} does not hold what its ledger says, at byte {}: something else wrote it, or its disk lost data (smartctl, dmesg): --force starts it over, '{}' on the destination removes it",
                 image.path().display(),
-                byte(granule)
+                byte(granule),
+                leftover::drop_command(target)
             ));
         }
         Err(Doubt::Ledger(e)) => return over(&e.to_string()),

@@ -78,7 +78,25 @@ fn in_place_and_nothing_was_written() {
     disk.set(Faults { read_error: Some(20 * MIB..21 * MIB), ..Faults::default() });
     let reason = attempt.wait().failed(1);
     assert!(!reason.contains("changed in part"), "{reason}");
+    scene.no_receiver(crate::scene::HANG);
     assert_eq!(images::b3(&copy(&scene)).unwrap(), b3);
     let left: Vec<_> = std::fs::read_dir(&scene.there).unwrap().collect();
     assert_eq!(left.len(), 1, "{left:?}");
+}
+
+/// What an earlier attempt changed does not get its name back, though this one changed nothing.
+#[test]
+fn in_place_and_another_image_is_refused() {
+    let scene = half();
+    interrupted(&scene, WAYS[1], |scene, _| signal(scene.receiver(), "KILL"));
+    let second = scene.here.path().join("second.img");
+    images::random(&second, 10 * MIB, 2).unwrap();
+    images::random(&scene.there.join("second.img"), 20 * MIB, 2).unwrap();
+    let reason = scene.send(&scene.local().arg(&second).args(WAYS[1])).failed(3);
+    says(&reason, &["second.img", "shrank"]);
+    scene.no_receiver(crate::scene::HANG);
+    assert!(!copy(&scene).exists(), "nobody takes it for whole");
+    std::fs::remove_file(scene.there.join("second.img")).unwrap();
+    scene.send(&scene.local().args(WAYS[1])).done();
+    scene.arrived();
 }

@@ -85,6 +85,12 @@ fn another_disk_by_that_name_is_refused() {
     let reason = bed.send(&[]).failed(3);
     says(&reason, &["is not the disk that an unfinished copy of disk.img is on", "vmferry drop"]);
     assert!(fs::read(bed.disk.backing()).unwrap().iter().all(|b| *b == 0x55), "not touched");
+    // Unless that one is given up.
+    let mut drop = Command::new(crate::ferry::vmferry());
+    drop.arg("drop").arg(bed.disk.device()).env("STATE_DIRECTORY", bed.place.path().join("state"));
+    assert!(drop.status().unwrap().success());
+    bed.send(&[]).done();
+    bed.arrived();
 }
 
 #[test]

@@ -131,7 +131,7 @@ impl Scene {
         assert_eq!(left, self.listed, "left over at the destination");
     }
 
-    /// They end in time.
+    /// The other end has come to its end.
     #[track_caller]
     pub fn no_receiver(&self, patience: Duration) {
         let started = Instant::now();
