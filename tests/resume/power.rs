@@ -37,7 +37,7 @@ fn an_ext4_disk_loses_power_in_the_middle() {
     let scene = Scene::new(SIZE).to(disk.folder().unwrap());
     let seed = setting("VMFERRY_TEST_SEED", 1);
     let mut dice = Numbers::new(seed);
-    for point in 0..setting("VMFERRY_TEST_POINTS", 4) {
+    for point in 0..setting("VMFERRY_TEST_POINTS", 3) {
         let ferry = || scene.over(&link).args(["--streams", "2", "--sync-window", "16M"]);
         let at = dice.below(SIZE * 7 / 10);
         let before = link.sent_bytes(0, Side::A).unwrap();
@@ -103,7 +103,7 @@ fn a_disk_that_keeps_only_what_is_synced() {
     let (scene, disk, _place) = volatile();
     let first = setting("VMFERRY_TEST_SEED", 1);
     let (mut resumed, mut strange) = (0, 0);
-    for seed in first..first + setting("VMFERRY_TEST_POINTS", 14) {
+    for seed in first..first + setting("VMFERRY_TEST_POINTS", 6) {
         let mut dice = Numbers::new(seed);
         let window = ["256K", "2M", "8M"][dice.below(3) as usize];
         let chunk = ["64K", "256K", "1M"][dice.below(3) as usize];
