@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use blockio::{Engine, EngineChoice, Identity, Image, Pool};
-use proto::control::Failure;
+use proto::control::{Failure, Piece};
 use proto::geometry::ChunkSize;
 use proto::verify::{Manner, Told};
-use receiver::survey::{DEPTH, Found, Holes, Scope, Survey};
+use receiver::survey::{DEPTH, Holes, Scope, Survey};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
@@ -103,8 +103,8 @@ impl Inspection {
             let told = match found {
                 None => return self.changed(),
                 // A chunk is a granule, which is one leaf.
-                Some(Found::Data { leaves, .. }) => Told::Data(leaves[0]),
-                Some(Found::Zero { count, .. }) => Told::Zero(count),
+                Some(Piece::Data { leaves, .. }) => Told::Data(leaves[0]),
+                Some(Piece::Zero { count, .. }) => Told::Zero(count),
             };
             if tell.send(told).await.is_err() {
                 return Ok(());

@@ -12,7 +12,7 @@ use proto::geometry::{BLOCK, ChunkSize};
 use tokio::sync::mpsc;
 
 use crate::part::blocking;
-use crate::survey::{Found, Holes, Scope, Survey};
+use crate::survey::{Holes, Scope, Survey};
 
 /// Pieces that are found out ahead of what is asked for: some GiB, about 100 bytes each.
 const AHEAD: usize = 4096;
@@ -38,7 +38,7 @@ struct Undecided {
 struct Told {
     /// Not begun: what to look at.
     scope: Option<(Image, Engine, Pool, Scope)>,
-    pieces: Option<mpsc::Receiver<Result<Found, Failure>>>,
+    pieces: Option<mpsc::Receiver<Result<Piece, Failure>>>,
     /// Where the next answer begins; `None`: everything was told.
     next: Option<u64>,
     /// The last answers, which may have been lost.
@@ -150,15 +150,10 @@ impl Told {
                 let more = !(found.is_closed() && found.is_empty());
                 return Ok((pieces, more.then_some(next)));
             };
-            let piece = match piece? {
-                Found::Data { chunk, leaves: cvs } => {
-                    (leaves, next) = (leaves + cvs.len(), chunk + 1);
-                    Piece::Data { chunk, leaves: cvs }
-                }
-                Found::Zero { chunk, count } => {
-                    (leaves, next) = (leaves + 1, chunk + count);
-                    Piece::Zero { chunk, count }
-                }
+            let piece = piece?;
+            (leaves, next) = match &piece {
+                Piece::Data { chunk, leaves: cvs } => (leaves + cvs.len(), chunk + 1),
+                Piece::Zero { chunk, count } => (leaves + 1, chunk + count),
             };
             pieces.push(piece);
             // One more chunk has at most four.
@@ -169,7 +164,7 @@ impl Told {
     }
 }
 
-async fn look(mut survey: Survey, found: mpsc::Sender<Result<Found, Failure>>) {
+async fn look(mut survey: Survey, found: mpsc::Sender<Result<Piece, Failure>>) {
     loop {
         let piece = match survey.next().await {
             Ok(Some(piece)) => Ok(piece),

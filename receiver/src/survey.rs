@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use blockio::{Engine, Image, Pool};
-use proto::control::Failure;
+use proto::control::{Failure, Piece};
 use proto::digest::Cv;
 use proto::extents::is_zero;
 use proto::geometry::ChunkSize;
@@ -42,25 +42,6 @@ pub enum Holes {
     Read,
 }
 
-/// One piece of the image.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Found {
-    /// A chunk that holds data.
-    Data {
-        /// Which.
-        chunk: u64,
-        /// One hash per leaf, as [`proto::leaves`] defines it; all zero for a leaf without data.
-        leaves: Vec<Cv>,
-    },
-    /// Chunks that read as zero: as many as lie in a row.
-    Zero {
-        /// The first.
-        chunk: u64,
-        /// How many.
-        count: u64,
-    },
-}
-
 /// A survey under way. It reads [`DEPTH`] chunks ahead of whoever asks, and no further. Dropping it
 /// ends it.
 #[derive(Debug)]
@@ -80,7 +61,7 @@ pub struct Survey {
     /// Chunks before `front` that read as zero; more may follow.
     zeros: u64,
     /// Comes after the zeros before it.
-    held: Option<Found>,
+    held: Option<Piece>,
 }
 
 #[derive(Debug)]
@@ -128,7 +109,7 @@ impl Survey {
     /// # Errors
     /// Exit code 1 and a sentence with path and byte offset: what the disk says, or that the image
     /// is shorter than it was. Nothing follows an error.
-    pub async fn next(&mut self) -> Result<Option<Found>, Failure> {
+    pub async fn next(&mut self) -> Result<Option<Piece>, Failure> {
         if let Some(found) = self.held.take() {
             return Ok(Some(found));
         }
@@ -151,7 +132,7 @@ impl Survey {
                 self.zeros += 1;
                 continue;
             }
-            let data = Found::Data { chunk, leaves };
+            let data = Piece::Data { chunk, leaves };
             return Ok(Some(match self.take_zeros(chunk) {
                 None => data,
                 Some(zeros) => {
@@ -163,12 +144,12 @@ impl Survey {
     }
 
     /// The zeros before a chunk, if any.
-    fn take_zeros(&mut self, before: u64) -> Option<Found> {
+    fn take_zeros(&mut self, before: u64) -> Option<Piece> {
         let count = std::mem::take(&mut self.zeros);
-        (count > 0).then(|| Found::Zero { chunk: before - count, count })
+        (count > 0).then(|| Piece::Zero { chunk: before - count, count })
     }
 
-    fn end(&mut self) -> Result<Option<Found>, Failure> {
+    fn end(&mut self) -> Result<Option<Piece>, Failure> {
         // The hole map of a file that was cut off calls what is missing a hole.
         let now = self.image.identity().map_err(|e| Failure::new(1, e.to_string()))?.size;
         if now < self.scope.size {
@@ -294,7 +275,7 @@ mod tests {
         Scope::whole(image, chunk.parse().unwrap(), holes)
     }
 
-    fn run(image: &Image, scope: &Scope) -> Result<Vec<Found>, Failure> {
+    fn run(image: &Image, scope: &Scope) -> Result<Vec<Piece>, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let (engine, pool) = engine(scope.chunk, 3);
@@ -312,13 +293,13 @@ mod tests {
 
     /// Pieces in order, zeros in maximal runs, every chunk once.
     #[track_caller]
-    fn well_formed(found: &[Found], chunks: Range<u64>) {
+    fn well_formed(found: &[Piece], chunks: Range<u64>) {
         let mut next = chunks.start;
         let mut zeros_before = false;
         for piece in found {
             let (chunk, count, zeros) = match piece {
-                Found::Data { chunk, .. } => (*chunk, 1, false),
-                Found::Zero { chunk, count } => (*chunk, *count, true),
+                Piece::Data { chunk, .. } => (*chunk, 1, false),
+                Piece::Zero { chunk, count } => (*chunk, *count, true),
             };
             assert_eq!(chunk, next);
             assert!(count > 0 && !(zeros && zeros_before), "{found:?}");
@@ -327,15 +308,15 @@ mod tests {
         assert_eq!(next, chunks.end);
     }
 
-    fn b3(found: &[Found], size: u64, chunk: ChunkSize) -> [u8; 32] {
+    fn b3(found: &[Piece], size: u64, chunk: ChunkSize) -> [u8; 32] {
         let (mut granules, mut digest) = (Granules::new(size, chunk), ImageDigest::new(size, u64::MAX));
         let leaf = |chunk_index: u64| chunk_index * chunk.leaves() as u64;
         for piece in found {
             match piece {
-                Found::Zero { chunk, count } => {
+                Piece::Zero { chunk, count } => {
                     granules.zeros(leaf(*chunk), leaf(*count)).into_iter().for_each(|run| digest.add(run));
                 }
-                Found::Data { chunk, leaves } => {
+                Piece::Data { chunk, leaves } => {
                     for (at, cv) in (leaf(*chunk)..).zip(leaves) {
                         if *cv == [0; 32] {
                             granules.zeros(at, 1).into_iter().for_each(|run| digest.add(run));
@@ -393,9 +374,9 @@ mod tests {
         for holes in [Holes::Trusted, Holes::Read] {
             let found = run(&image, &scope(&image, "1M", holes)).unwrap();
             let [
-                Found::Zero { chunk: 0, count: 5 },
-                Found::Data { chunk: 5, .. },
-                Found::Zero { chunk: 6, count: 34 },
+                Piece::Zero { chunk: 0, count: 5 },
+                Piece::Data { chunk: 5, .. },
+                Piece::Zero { chunk: 6, count: 34 },
             ] = found[..]
             else {
                 panic!("{found:?}")
@@ -410,9 +391,9 @@ mod tests {
         file(&path, 7 * MIB + 5, &[2 * MIB..2 * MIB + 1]);
         let image = Image::open_source(&path, true).unwrap();
         let found = run(&image, &scope(&image, "4M", Holes::Read)).unwrap();
-        let Found::Data { chunk: 0, leaves } = &found[0] else { panic!("{found:?}") };
+        let Piece::Data { chunk: 0, leaves } = &found[0] else { panic!("{found:?}") };
         assert_eq!(leaves.iter().map(|l| *l != [0; 32]).collect::<Vec<_>>(), [false, false, true, false]);
-        assert_eq!(found[1], Found::Zero { chunk: 1, count: 1 });
+        assert_eq!(found[1], Piece::Zero { chunk: 1, count: 1 });
     }
 
     #[test]
@@ -464,7 +445,7 @@ mod tests {
         written.write_all_at(&vec![0; 40 << 20], 20 * MIB).unwrap();
         let mut zeros = 0;
         while let Some(found) = survey.next().await.unwrap() {
-            zeros += if let Found::Zero { count, .. } = found { count } else { 0 };
+            zeros += if let Piece::Zero { count, .. } = found { count } else { 0 };
         }
         assert_eq!(zeros, 40);
     }
