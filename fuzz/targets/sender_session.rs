@@ -34,7 +34,8 @@ fuzz_target!(|steps: Vec<Step>| {
                 // As the reader does: planned first.
                 let image = u32::from(image % 3);
                 session.plan(image);
-                let unit = Unit { image, chunk: u64::from(chunk), count: 1, bytes: u32::from(bytes), kept: false };
+                let unit =
+                    Unit { image, chunk: u64::from(chunk), count: 1, bytes: u32::from(bytes), kept: false };
                 let _ = session.assign(lane(id), unit);
             }
             Step::Ack { lane: id, written, durable } => {
