@@ -113,7 +113,7 @@ impl Ferry {
         words.extend(["--rsh".into(), self.rsh.clone().into()]);
         words.extend(["--remote-path".into(), self.remote_path.clone().into()]);
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).stdin(Stdio::null());
+        command.args(&words[1..]).stdin(Stdio::null()).env("STATE_DIRECTORY", state());
         command
     }
 
@@ -121,6 +121,13 @@ impl Ferry {
     pub fn send(&self, to: impl AsRef<Path>) -> Sent {
         Sent::of(self.command(to).output().unwrap())
     }
+}
+
+/// Where vmferry keeps what it knows of devices: each test has its own, since loop devices have the same
+/// names again and again.
+pub fn state() -> PathBuf {
+    let test = std::thread::current().name().unwrap_or("main").replace("::", "-");
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("state-{}-{test}", std::process::id()))
 }
 
 /// A path of the other host.

@@ -85,6 +85,7 @@ impl House {
     pub fn command(&self, mut program: Command, at: &str, words: &[&str]) -> Command {
         program.args(["receive", "--json", "--listen", at, "--into"]).arg(&self.into);
         program.arg("--config").arg(self.path("service")).args(words);
+        program.env("STATE_DIRECTORY", self.path("state"));
         program
     }
 
